@@ -1,4 +1,4 @@
-"""Backends against the NumPy reference: stepwise from equal states, and free."""
+"""Agreement of backends with the NumPy reference."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def start(name: str, config: Mapping[str, Any], backend: str, n_envs: int, **opt
 
 
 def random_actions(wrapper: EnvWrapper, seed: int) -> Callable[[], None]:
-    """Return a function that draws actions on the host, without a sampler's kernel."""
+    """Return a function that draws actions on the host."""
     generator, arrays = np.random.default_rng(seed), []
     for suffix, agents in agent_sets(wrapper.env).items():
         spaces = [wrapper.env.action_space[agent] for agent in agents]
@@ -52,7 +52,9 @@ def shown(wrapper: EnvWrapper) -> list[str]:
 def step_from_same_state(
     name: str, config: Mapping[str, Any], backend: str, *, n_envs: int, n_steps: int, seed: int = 0, **options: Any
 ) -> tuple[Agreement, int]:
-    """Step backend and reference with random actions, from the backend's state.
+    """Step backend and reference from the backend's state.
+
+    Both use the same random actions.
 
     Returns:
         What was seen, and how often a runner was tagged in Tag.
@@ -66,7 +68,7 @@ def step_from_same_state(
 
 
 def n_tags(wrapper: EnvWrapper) -> int:
-    """Return the last step's number of tags, from rewards or episode ends."""
+    """Return the number of tags in the last step."""
     data = wrapper.cuda_data_manager
     if isinstance(wrapper.env, TagContinuous):
         return int((data.tensor("rewards").numpy()[:, wrapper.env.agent_types == 1] > 0).sum())
@@ -98,7 +100,7 @@ def free_run(
 
 
 def assert_same_bits(got: Any, want: Any) -> None:
-    """Fail unless arrays, or runs' arrays, have equal bits; name the first."""
+    """Fail unless arrays have equal bits; name the first difference."""
     if not isinstance(want, Mapping):
         got, want = {"array": got}, {"array": want}
     assert set(got) == set(want)

@@ -30,7 +30,7 @@ if not HAS_GPU:
         from numba.cuda.simulator.kernel import BlockThread
 
         def is_alive(self: threading.Thread) -> bool:
-            """Let a block's threads run before the polling simulator asks for the next."""
+            """Yield to other threads before the simulator polls."""
             time.sleep(0)
             return threading.Thread.is_alive(self)
 
@@ -38,13 +38,19 @@ if not HAS_GPU:
 
 
 def pytest_configure() -> None:
-    """Restore SIGINT: processes started in a shell's background would ignore it."""
+    """Restore SIGINT.
+
+    Processes that a shell starts in the background would ignore it.
+    """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip GPU tests without a GPU; deselect nightly ones unless `-m` selects them."""
+    """Skip GPU tests without a GPU; deselect nightly ones.
+
+    `-m` selects nightly ones.
+    """
     if "nightly" not in config.option.markexpr:
         by_night = {is_nightly: [] for is_nightly in (True, False)}
         for item in items:
@@ -59,7 +65,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
-    """Disable garbage collection, then freeze modules and tests, which stay alive."""
+    """Collect tests without garbage collection, then freeze them.
+
+    Modules and tests stay alive.
+    """
     gc.disable()
     try:
         return (yield)
@@ -77,7 +86,9 @@ def _seed():
 
 @pytest.fixture(autouse=True, scope="session")
 def kept_numba_kernels():
-    """Cache Numba builds of our sources: each takes seconds on a GPU.
+    """Cache Numba builds of our sources.
+
+    Each build takes seconds on a GPU.
 
     Each wrapper would build again.
 
@@ -106,7 +117,10 @@ def kept_numba_kernels():
 
 @pytest.fixture
 def _one_thread():
-    """Use one torch thread: its threads and kernels' would wait for each other."""
+    """Use one torch thread.
+
+    Torch's threads and kernels' threads would wait for each other.
+    """
     n_threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -115,7 +129,10 @@ def _one_thread():
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-    """Use small blocks without a GPU: each thread is a Python thread."""
+    """Use small blocks in the simulator.
+
+    Without a GPU each thread is a Python thread.
+    """
     if not HAS_GPU:
         for name in ("PACKED_THREADS", "BLOCK_FROM_AGENTS", "SPREAD_THREADS", "OWNER_THREADS", "FEW_OWNER_THREADS"):
             monkeypatch.setattr(f"warpdrive_min.function_manager.{name}", 8)
@@ -130,7 +147,9 @@ def compiler(request, monkeypatch):
 
 @pytest.fixture(autouse=True)
 def _quick_builds(request, monkeypatch):
-    """Build kernels quickly, not for speed, without a GPU, unless `as_shipped`.
+    """Build kernels quickly, not for speed.
+
+    This applies without a GPU, unless `as_shipped` is set.
 
     A C++ compiler takes half the time at -Og; tests on Numba have small blocks.
     """

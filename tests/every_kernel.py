@@ -73,7 +73,10 @@ class Launches:
 
 
 def launch(kind: str, backend: str, program: dict[str, Any]) -> None:
-    """Launch a program's kernels five times, after one reset; episodes end meantime."""
+    """Launch a program's kernels five times, after one reset.
+
+    Some episodes end during this.
+    """
     launches = Launches()
     for _ in PROGRAMS[kind]({**program, "more": True}, backend, launches):
         pass
@@ -83,7 +86,7 @@ def launch(kind: str, backend: str, program: dict[str, Any]) -> None:
 
 
 def main(backend: str, *names: str) -> None:
-    """Launch kernels of environments with and without auto-reset, core and training."""
+    """Launch the kernels of environments, core and training."""
     if unknown := sorted({*names} - {run[0] for run in RUNS}):
         raise SystemExit(f"every_kernel: no environment is named {', '.join(unknown)}")
     runs = [run for run in RUNS if not names or run[0] in names]
@@ -104,7 +107,7 @@ def main(backend: str, *names: str) -> None:
 
 
 def fused(backend: str) -> None:
-    """Launch Triton's kernels alone, and learn from each kind of action."""
+    """Launch Triton's kernels, alone and in training."""
     if BACKENDS[backend].device.type != "cuda":
         return
     from tests.training.triton_kernels import launch_all  # needs Triton
@@ -117,7 +120,10 @@ def fused(backend: str) -> None:
 
 
 def exact(backend: str) -> None:
-    """Train networks with exact kernels, with rows at once and in parts."""
+    """Train networks with exact kernels.
+
+    Rows are processed at once and in parts.
+    """
     for name in () if backend == "numba" else ("A2C", "PPO", "PPO, continuous", "DDPG"):
         with tempfile.TemporaryDirectory() as folder:
             exact = {"mode": "eager", "exact": True, "max_rows": 300}

@@ -1,4 +1,4 @@
-"""Shared by several test files: backends of this machine, Tag Continuous configs."""
+"""Helpers that several test files share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from warpdrive_min.backends.numba_cuda import simulated
 
 
 def is_simulated(backend: str) -> bool:
-    """Return true for Numba's simulator, which is thousands of times slower."""
+    """Return true for Numba's simulator.
+
+    It is thousands of times slower.
+    """
     return backend == "numba" and simulated()
 
 
@@ -42,7 +45,9 @@ on_every_fast_backend = pytest.mark.parametrize(
 def on_backends(
     name: str, cases: Iterable[Any], backends: Sequence[Any] = OTHER_BACKENDS, **by_day: Container[Any]
 ) -> Any:
-    """Parametrise a case and a backend; other cases of a named backend are nightly.
+    """Parametrise a test with cases and backends.
+
+    Cases that ``by_day`` omits for a backend are nightly.
 
     Numba compiles for seconds for each constant, as does a C++ compiler.
     """
@@ -73,7 +78,7 @@ needs_cuda_compiler = pytest.mark.skipif(cuda_c.gpu_compiler() is None, reason="
 
 
 class Page(html.parser.HTMLParser):
-    """Elements of a page with their attributes, and the text of its scripts by type."""
+    """Elements of a page with attributes, and its scripts by type."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -105,7 +110,7 @@ class Page(html.parser.HTMLParser):
 def managers(
     backend: str, n_agents: int = 3, n_envs: int = 2, blocks: int = 1, episode_length: int = 4
 ) -> tuple[CUDADataManager, CUDAFunctionManager]:
-    """Return fresh data and function managers of a backend, for a number of blocks."""
+    """Return new data and function managers of a backend."""
     data = CUDADataManager(n_agents, n_envs, blocks, episode_length=episode_length, backend=backend)
     return data, CUDAFunctionManager(n_agents, n_envs, blocks, backend=backend)
 

@@ -1,4 +1,4 @@
-"""The page of WarpDrive's tests is complete; the tests it names run where stated."""
+"""The page of WarpDrive's tests is complete and correct."""
 
 from __future__ import annotations
 
@@ -54,12 +54,15 @@ NAMED = sorted(
 
 
 def count(section: str, copy: str) -> int:
-    """Return a section's number of methods for PyCUDA, Numba or several blocks."""
+    """Return a section's number of methods in one copy.
+
+    Copies are PyCUDA, Numba and several blocks.
+    """
     return sum(row.copies.count(copy) for row in read_rows() if row.section == section)
 
 
 def test_page_has_every_method_of_the_reference():
-    """Core 8, 11, 6 methods (PyCUDA, Numba, several blocks); 5, 12; 3: 45 in all."""
+    """The page lists all 45 methods of WarpDrive's tests."""
     rows = read_rows()
     assert len({row.method for row in rows}) == len(rows) == 29
     assert [count("Core", copy) for copy in "PNM"] == [8, 11, 5]
@@ -69,7 +72,7 @@ def test_page_has_every_method_of_the_reference():
 
 
 def test_page_names_a_test_for_every_method():
-    """Each line of a row names one of our tests with its backends."""
+    """The page names tests and their backends for each method."""
     for row in read_rows():
         for line in row.ours.split("<br>"):
             assert re.fullmatch(r"`[\w/.]+::\w+` \([\w, ]+\)", line), f"{row.method}: {line}"
@@ -78,7 +81,7 @@ def test_page_names_a_test_for_every_method():
 
 @pytest.mark.parametrize(("file", "name", "backends"), NAMED, ids=[f"{file}::{name}" for file, name, _ in NAMED])
 def test_named_test_runs_on_the_backends_named(file, name, backends):
-    """It is a `test_...` function of a `test_...` file, over these backends if many."""
+    """Each test on the page exists and runs on its backends."""
     assert (ROOT / file).name.startswith("test_")
     assert name.startswith("test_")
     test = getattr(importlib.import_module(file.removesuffix(".py").replace("/", ".")), name)
@@ -89,7 +92,7 @@ def test_named_test_runs_on_the_backends_named(file, name, backends):
 
 
 def backends_of(test: Callable[..., None]) -> set[str]:
-    """Return the values of a test's parameter ``backend``; empty without it."""
+    """Return the values of a test's parameter ``backend``."""
     found = set()
     for mark in getattr(test, "pytestmark", []):
         names = mark.args[0] if mark.name == "parametrize" else ()

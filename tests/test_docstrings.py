@@ -1,4 +1,4 @@
-"""Docstrings open with a verb or a noun, in a short first line."""
+"""Docstrings start with a verb or noun; first lines are short."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_docstrings_open_with_a_verb_or_a_noun(path):
     "path", [*FILES, *(path.relative_to(ROOT) for path in (ROOT / "tests").rglob("*.py"))], ids=str
 )
 def test_first_lines_are_short(path):
-    """Details go into a second paragraph."""
+    """No first line is longer than `LONGEST`."""
     tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     texts = (ast.get_docstring(node) or "" for node in ast.walk(tree) if isinstance(node, documented))
@@ -44,6 +44,6 @@ def test_first_lines_are_short(path):
 
 
 def test_bare_clauses_are_seen():
-    """The check finds one under an attribute, and accepts a noun."""
+    """The check finds a bare clause, and accepts a noun."""
     tree = ast.parse('size: int\n"""Of a block, bytes."""\nn: int\n"""Number of blocks."""\n')
     assert [line for line, text in docstrings(tree) if BARE.match(text)] == [2]

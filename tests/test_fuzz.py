@@ -1,4 +1,6 @@
-"""Fuzzing: damaged files and wrong command lines work or give a one-line error.
+"""Fuzzing: damaged files and wrong commands give one-line errors.
+
+They may also work, if the damage does no harm.
 
 Errors have a non-zero exit code. Records, checkpoints, certificates and run configs are real ones, changed in a few
 places; command lines are drawn from each command's options. A traceback, a hang, or a silently accepted wrong value is
@@ -52,12 +54,15 @@ Place = tuple[Any, ...]
 
 
 def examples(quick: int, thorough: int) -> Any:
-    """Parametrise a test with the number of its examples: a few, and many at night."""
+    """Parametrise a test with its number of examples: few, or many at night."""
     return pytest.mark.parametrize("n", [quick, pytest.param(thorough, marks=pytest.mark.nightly)])
 
 
 def fuzz(n: int, strategy: st.SearchStrategy[Any], check: Callable[[Any], None]) -> None:
-    """Check ``n`` examples of a strategy; large numbers get new examples each time."""
+    """Check ``n`` examples of a strategy.
+
+    Large numbers get new examples each time.
+    """
     suppressed = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example]
     phases = [Phase.generate, Phase.shrink]  # an explanation would run the failing example a hundred times more
     profile = settings(max_examples=n, deadline=None, derandomize=n < 300, database=None, print_blob=True)
@@ -126,7 +131,7 @@ def assert_printable(text: str) -> None:
 
 @dataclass(frozen=True)
 class Token:
-    """Text that is written into a document verbatim, without JSON or YAML quoting."""
+    """Text that is written into a document verbatim, without quotes."""
 
     name: str
     """Text, or its name in `LONG`."""
@@ -177,7 +182,10 @@ class Change:
 
 
 def places(document: Doc, at: Place = ()) -> list[Place]:
-    """Return the places of a document; of long lists the first ones and the last."""
+    """Return the places of a document.
+
+    Of a long list, only the first two items and the last one.
+    """
     items: list[tuple[Any, Any]] = []
     if isinstance(document, dict):
         items = list(document.items())
@@ -219,9 +227,9 @@ def text_of(document: Doc) -> str:
 
 
 def is_nonsense(document: Doc, drawn: list[Change], typed: str) -> bool:
-    """Return true if the only change turns a typed number into a non-finite one.
+    """Return true if the only change makes a number non-finite.
 
-    Typed places are a regex. A number's text is no number, but a reader may accept it.
+    ``typed`` is a regex of the places of numbers. A number's text is no number, but a reader may accept it.
     """
     for each in drawn:
         place = ".".join(map(str, each.place))
@@ -267,7 +275,10 @@ damages = st.builds(Damage, st.sampled_from(DAMAGES), st.floats(0, 0.999))
 
 @functools.cache
 def real_record() -> dict[str, Any]:
-    """Return a repository record with samples as a dict, or one from the builders."""
+    """Return a published record with samples, as a dict.
+
+    Without one, return a record of the builders.
+    """
     for path in sorted((ROOT / RESULTS).rglob("*.jsonl"), key=lambda path: (path.stat().st_size, path)):
         for line in path.read_text().splitlines():
             fields = json.loads(line)
@@ -299,7 +310,7 @@ def record_is_wrong(drawn: list[Change]) -> bool:
 
 @examples(150, 5000)
 def test_records_are_read_or_refused(n, tmp_path):
-    """`read_all`, `read_comparisons`: non-numbers and impossible values are refused."""
+    """Impossible values in records and comparisons are refused."""
     file = tmp_path / "records.jsonl"
 
     def check(drawn: list[Change]) -> None:
@@ -315,7 +326,10 @@ def test_records_are_read_or_refused(n, tmp_path):
 
 @examples(40, 2000)
 def test_bytes_of_records_are_read_or_refused(n, tmp_path):
-    """A cut or overwritten file; lines that are cut are reported."""
+    """Cut or overwritten record files are read or refused.
+
+    Lines that are cut are reported.
+    """
     file = tmp_path / "records.jsonl"
     whole = f"{json.dumps(real_record())}\n{json.dumps(real_record())}\n".encode()
 
@@ -335,7 +349,7 @@ READING = ("table", "claims", "export", "compare", "gate", "report", "plot", "pa
 
 
 def words_of_reading(command: str, file: Path, out: Path) -> list[str]:
-    """Return a command line that reads a file of records and measures nothing."""
+    """Return a command that reads a file and measures nothing."""
     return {
         "table": ["table", str(file)],
         "claims": ["claims", str(file)],
@@ -351,7 +365,7 @@ def words_of_reading(command: str, file: Path, out: Path) -> list[str]:
 @pytest.mark.parametrize("command", READING)
 @examples(5, 1000)
 def test_commands_read_records_or_say_why_not(n, command, tmp_path, monkeypatch):
-    """The error names the changed record, without a traceback."""
+    """Commands read changed records or name the fault."""
     monkeypatch.chdir(tmp_path)
     file, out = tmp_path / "records.jsonl", tmp_path / "out"
     n = 1 if n < 10 and command in ("paper", "plot") else n  # they draw for seconds
@@ -377,7 +391,7 @@ def test_commands_read_records_or_say_why_not(n, command, tmp_path, monkeypatch)
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """Train CartPole for two tiny iterations with a certificate; return the folder."""
+    """Return the folder of a tiny certified CartPole run."""
     base = tmp_path_factory.mktemp("runs")
     over = {
         **{"env.episode_length": 5, "trainer.num_envs": 2, "trainer.train_batch_size": 4},
@@ -399,7 +413,7 @@ WRONG_IN_HEADERS = {"iteration": ("-1", "-5", "0.5"), "env_steps": ("-1", "-5", 
 
 @examples(100, 4000)
 def test_headers_of_checkpoints_are_read_or_refused(n, trained, tmp_path):
-    """A non-number, or one that the field cannot have, is refused."""
+    """Impossible values in a checkpoint's header are refused."""
     found = tmp_path / "checkpoint"
     shutil.copytree(checkpoint.find(trained / checkpoint.FOLDER), found)
     whole = json.loads((found / checkpoint.HEADER).read_text())
@@ -419,7 +433,10 @@ def test_headers_of_checkpoints_are_read_or_refused(n, trained, tmp_path):
 
 @examples(60, 3000)
 def test_bytes_of_checkpoints_are_read_or_refused(n, trained, tmp_path):
-    """Either file of a checkpoint; changed tensors are refused."""
+    """Cut or overwritten checkpoint files are read or refused.
+
+    Changed tensors are refused.
+    """
     whole = checkpoint.find(trained / checkpoint.FOLDER)
     kept = {name: (whole / name).read_bytes() for name in (checkpoint.HEADER, checkpoint.TENSORS)}
     found = tmp_path / "checkpoint"
@@ -438,7 +455,10 @@ def test_bytes_of_checkpoints_are_read_or_refused(n, trained, tmp_path):
 
 @examples(25, 1500)
 def test_tensors_with_their_own_hash_are_read_or_refused(n, trained, tmp_path):
-    """A safetensors header with false sizes or repeated names, under a new hash."""
+    """A wrong safetensors header is refused despite a valid hash.
+
+    Sizes are false or names repeated.
+    """
     whole, found = checkpoint.find(trained / checkpoint.FOLDER), tmp_path / "checkpoint"
     shutil.copytree(whole, found)
     content = (whole / checkpoint.TENSORS).read_bytes()
@@ -461,7 +481,10 @@ def test_tensors_with_their_own_hash_are_read_or_refused(n, trained, tmp_path):
 @pytest.mark.parametrize("command", ["train", "evaluate", "render"])
 @examples(6, 300)
 def test_commands_use_checkpoints_or_say_why_not(n, command, trained, tmp_path, monkeypatch):
-    """Resuming, evaluating and rendering a run whose header was changed."""
+    """Commands on a run with a changed header work or explain.
+
+    They resume, evaluate and render it.
+    """
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "run"
     shutil.copytree(trained, folder)
@@ -484,7 +507,7 @@ def test_commands_use_checkpoints_or_say_why_not(n, command, trained, tmp_path, 
 
 @examples(80, 4000)
 def test_certificates_are_read_or_refused(n, trained, tmp_path):
-    """Changed certificates are refused; re-hashed ones pass only with valid numbers."""
+    """Changed certificates are refused, unless re-hashed and valid."""
     file = tmp_path / certificate.NAME
     whole = json.loads((trained / certificate.NAME).read_text())
     sealed = {key: value for key, value in whole.items() if key != "sha256"}
@@ -512,7 +535,7 @@ def test_certificates_are_read_or_refused(n, trained, tmp_path):
 
 @examples(30, 2000)
 def test_bytes_of_certificates_are_refused(n, trained, tmp_path):
-    """A cut or overwritten file."""
+    """A cut or overwritten certificate is refused."""
     file, whole = tmp_path / certificate.NAME, (trained / certificate.NAME).read_bytes()
 
     def check(damage: Damage) -> None:
@@ -527,7 +550,10 @@ def test_bytes_of_certificates_are_refused(n, trained, tmp_path):
 
 @examples(6, 300)
 def test_verify_says_5_where_a_certificate_is_damaged(n, trained, tmp_path):
-    """A re-hashed changed field gives a verdict or 5, never a traceback."""
+    """`verify` gives a verdict or exits with 5.
+
+    Certificates have changed fields and a new hash; none causes a traceback.
+    """
     file = tmp_path / certificate.NAME
     whole = json.loads((trained / certificate.NAME).read_text())
 
@@ -553,7 +579,7 @@ SIZES = r"trainer\.(num_envs|train_batch_size|num_episodes)|policy\.\w+\.model\.
 
 @examples(200, 6000)
 def test_run_configs_are_read_or_refused(n, tmp_path):
-    """As YAML; unknown keys and non-numbers are refused."""
+    """Unknown keys and non-numbers in run configs are refused."""
     file = tmp_path / "run_config.yaml"
 
     def check(drawn: list[Change]) -> None:
@@ -603,7 +629,10 @@ YAMLS = [
 
 @pytest.mark.parametrize("text", YAMLS)
 def test_yaml_that_is_no_run_config_is_refused(text, tmp_path):
-    """Recursion, tags, depth, several documents, tabs."""
+    """YAML that is no run config is refused.
+
+    Examples: recursion, tags, depth, several documents, tabs.
+    """
     file = tmp_path / "run_config.yaml"
     file.write_text(text)
     told = error_of(lambda: RunConfig.load(file), ConfigError)
@@ -612,7 +641,7 @@ def test_yaml_that_is_no_run_config_is_refused(text, tmp_path):
 
 @examples(10, 2000)
 def test_bytes_of_run_configs_are_read_or_refused(n, tmp_path):
-    """A cut or overwritten file."""
+    """Cut or overwritten run configs are read or refused."""
     file, whole = tmp_path / "run_config.yaml", run_config_path("cartpole").read_bytes()
 
     def check(damage: Damage) -> None:
@@ -629,7 +658,7 @@ def test_bytes_of_run_configs_are_read_or_refused(n, tmp_path):
 )
 @pytest.mark.parametrize("what", ["records", "checkpoint", "certificate", "run config"])
 def test_files_that_cannot_be_read_are_refused(what, kind, tmp_path):
-    """Folders, broken links, and what may not be read."""
+    """Folders, broken links and unreadable files are refused."""
     path = tmp_path / "given.jsonl"
     if kind == "a folder":
         (path / "given.jsonl").mkdir(parents=True)
@@ -666,7 +695,7 @@ GIT_READS = {"rev-parse", "log", "status", "diff", "config", "show", "ls-files",
 
 @contextlib.contextmanager
 def no_work() -> Iterator[None]:
-    """Raise `WorkError` where a command would start a process or many environments."""
+    """Raise `WorkError` when a command starts a process or many envs."""
     start, fork, make = subprocess.Popen.__init__, os.fork, EnvWrapper.__init__
     start_ours = BaseProcess.start
 
@@ -756,7 +785,10 @@ NO_NUMBER = {"", " ", "abc", "a=b", "=", "[", "{}", "None", "nan", "1e400", "9" 
 
 
 def parameters(app: typer.Typer, name: str) -> tuple[list[str], set[str]]:
-    """Return a command's options with a word (arguments as ""), and with a number."""
+    """Return a command's options with a value, and the numeric ones.
+
+    Arguments are "".
+    """
     is_bench = app is bench_cli.app
     command: Any = (BENCH if is_bench else TRAINING).commands[name]  # type: ignore[attr-defined]
     command = command.imported() if is_bench else command
@@ -784,7 +816,10 @@ def command_lines(options: list[str]) -> st.SearchStrategy[list[tuple[str, str]]
 )
 @examples(12, 1000)
 def test_command_lines_work_or_say_why_not(n, app, name, trained, tmp_path, monkeypatch):
-    """In a folder with records, run config and run; measuring or training is success."""
+    """Commands with random options work or explain their error.
+
+    The folder has records, a run config and a run. Starting to measure or train counts as success.
+    """
     monkeypatch.chdir(tmp_path)
     options, wrong_for = parameters(app, name)
 

@@ -1,4 +1,4 @@
-"""The names under which a checkout and a wheel have their parts."""
+"""Package names in a checkout and in a wheel."""
 
 from __future__ import annotations
 
@@ -17,14 +17,17 @@ ROOT = Path(envs.__file__).parents[1]
 
 
 def test_environments_have_one_name_everywhere():
-    """`warpdrive_min.envs` in a checkout is the folder `envs`, not a copy."""
+    """In a checkout `warpdrive_min.envs` is the folder `envs`."""
     assert warpdrive_min.envs.__all__ == envs.__all__
     assert all(getattr(warpdrive_min.envs, name) is getattr(envs, name) for name in envs.__all__)
 
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
-    """Install only our wheel; return a function that runs Python in an empty folder."""
+    """Install our wheel; return a function that runs Python with it.
+
+    It runs in an empty folder.
+    """
     pytest.importorskip("hatchling", reason="builds the wheel")
     folder = tmp_path_factory.mktemp("install")
     venv.create(folder / "env")
@@ -53,7 +56,10 @@ def installed(tmp_path_factory):
 
 
 def test_wheel_claims_one_name(installed):
-    """A user's `bench` and `envs` do not collide with ours."""
+    """The wheel installs one top-level package.
+
+    A user's `bench` and `envs` do not collide with ours.
+    """
     code = "import importlib.util as u; print([n for n in ('bench', 'envs', 'warpdrive_min') if u.find_spec(n)])"
     assert installed("-c", code) == "['warpdrive_min']\n"
 
@@ -77,5 +83,8 @@ SMOKE = ("--preset", "smoke", "--backend", "cpu", "--no-plot")
     ],
 )
 def test_wheel_runs_commands_in_any_folder(installed, words, says):
-    """Kernels, run configs, programs and WarpDrive's names are in the package."""
+    """An installed wheel runs its commands in any folder.
+
+    Kernels, run configs, programs and WarpDrive's names are in the package.
+    """
     assert says in installed(*words)

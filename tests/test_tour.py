@@ -15,7 +15,10 @@ WALKS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", (ROOT / "docs" / "tour.m
 
 
 def stops(walk: str) -> list[tuple[str, str]]:
-    """Return file and excerpt of each stop; the file may be the last one's."""
+    """Return file and excerpt of each stop.
+
+    A stop without a file is in the previous one's.
+    """
     file, found = "", []
     for name, excerpt in re.findall(r"^`([\w/]+\.py)`:|^```python excerpt\n(.*?)^```", walk, re.M | re.S):
         file = name or file
@@ -25,19 +28,19 @@ def stops(walk: str) -> list[tuple[str, str]]:
 
 
 def test_there_are_three_walks():
-    """The page has those that it promises."""
+    """The page has three walks."""
     assert len(WALKS) == 3
 
 
 @pytest.mark.parametrize("title", WALKS)
 def test_walk_is_short(title):
-    """A reader opens at most six files."""
+    """A walk opens at most six files."""
     assert 1 < len({file for file, _ in stops(WALKS[title])}) <= MAX_FILES
 
 
 @pytest.mark.parametrize(("file", "excerpt"), [stop for walk in WALKS.values() for stop in stops(walk)])
 def test_excerpts_stand_in_the_code(file, excerpt):
-    """Each line is in its file, in order; gaps are allowed."""
+    """Each excerpt is in its file, in order; gaps are allowed."""
     lines = [line.partition("  #")[0].strip() for line in (ROOT / file).read_text().splitlines()]
     place = 0
     for line in map(str.strip, excerpt.splitlines()):

@@ -26,7 +26,7 @@ PAGES = {str(page.relative_to(ROOT)): page for page in [ROOT / "README.md", *sor
 
 
 def pages_with_blocks(needs_gpu):
-    """Return names of pages with a runnable block, with or without GPU."""
+    """Return the pages with a runnable block, with or without GPU."""
     return [
         name
         for name, page in PAGES.items()
@@ -40,7 +40,7 @@ NEEDS = {"docs/bridges.md": ("gymnasium", "pettingzoo", "tensordict", "torchrl")
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch, _one_thread):
-    """Empty working folder for imports; a page's changes end with the test."""
+    """Empty working folder for imports, cleaned up after the test."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     for table in ("_classes", "_sources"):
@@ -52,7 +52,7 @@ def folder(tmp_path, monkeypatch, _one_thread):
 
 @pytest.fixture
 def namespace(monkeypatch):
-    """Namespace of a separate module, for lookups by a page's classes and dataclasses."""
+    """Namespace of a module, for a page's classes and dataclasses."""
     module = types.ModuleType("page")
     monkeypatch.setitem(sys.modules, "page", module)
     return vars(module)
@@ -60,7 +60,7 @@ def namespace(monkeypatch):
 
 @pytest.mark.parametrize("name", pages_with_blocks(needs_gpu=False))
 def test_page_runs(name, folder, namespace, request):
-    """Without a GPU every block that needs none runs, with the page's output."""
+    """Each page's blocks run without a GPU, with its output."""
     if name.endswith("_numba.md"):
         request.getfixturevalue("small_blocks")
     for package in NEEDS.get(name, ()):
@@ -72,7 +72,7 @@ def test_page_runs(name, folder, namespace, request):
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", pages_with_blocks(needs_gpu=True))
 def test_page_runs_on_a_gpu(name, folder, namespace):
-    """On a GPU every block runs, those that need one included."""
+    """On a GPU every block of a page runs."""
     for package in NEEDS.get(name, ()):
         pytest.importorskip(package)
     want = sum(block.runs for block in tutorial.blocks(PAGES[name]))
@@ -81,7 +81,7 @@ def test_page_runs_on_a_gpu(name, folder, namespace):
 
 @pytest.mark.parametrize("name", ["basics", "custom_environment_cuda_c", "scaling_up"])
 def test_pages_that_choose_a_backend_run_without_a_gpu_package(name, folder, namespace, monkeypatch):
-    """Pages with `availability()` use another backend if Numba and PyCUDA cannot run."""
+    """Pages with `availability()` run without Numba and PyCUDA."""
     if name == "custom_environment_cuda_c" and not BACKENDS["pycuda"].availability().available:
         pytest.skip("asks for PyCUDA alone, which is not here: test_page_runs has run it so")
     absent = Availability(False, "is not here", "install it")
@@ -101,7 +101,7 @@ def test_page_links_lead_somewhere(name):
 
 
 def test_tutorials_are_all_listed_and_run():
-    """The list names every tutorial, and each has blocks that run without a GPU."""
+    """Every tutorial is listed and has blocks for the CPU."""
     listed, run = (TUTORIALS / "README.md").read_text(), pages_with_blocks(needs_gpu=False)
     pages = sorted(TUTORIALS.glob("[!R]*.md"))
     assert len(pages) == 7
@@ -121,7 +121,7 @@ def write_files(name, folder):
 
 
 def command(name, start):
-    """Return the arguments of a page's only command `python -m` with this start."""
+    """Return the arguments of a page's only command with this start."""
     shell = [block.text for block in tutorial.blocks(PAGES[name]) if block.language == "sh"]
     (line,) = {line for text in shell for line in text.splitlines() if line.startswith(start)}
     return shlex.split(line.partition(" -m ")[2], comments=True)[1:]
@@ -129,7 +129,7 @@ def command(name, start):
 
 @pytest.mark.parametrize("backend", BACKENDS_HERE)
 def test_example_of_an_environment_is_valid(backend, folder):
-    """Its kernels pass all checks; the page's commands run them."""
+    """The example environment passes `validate` on each backend."""
     write_files("docs/authoring.md", folder)
     before = "NUMBA_ENABLE_CUDASIM=1 " if is_simulated(backend) else ""
     words = command("docs/authoring.md", f"{before}python -m warpdrive_min validate walk")
@@ -140,7 +140,7 @@ def test_example_of_an_environment_is_valid(backend, folder):
 
 
 def test_example_of_an_environment_is_measured(folder, monkeypatch):
-    """The page's command measures it on the CPU backends, here in preset smoke."""
+    """The page's command measures its environment on the CPU."""
     monkeypatch.delenv("NUMBA_ENABLE_CUDASIM", raising=False)  # times of the simulator would mean nothing
     write_files("docs/authoring.md", folder)
     words = command("docs/authoring.md", "python -m bench run")
@@ -149,7 +149,7 @@ def test_example_of_an_environment_is_measured(folder, monkeypatch):
 
 
 def test_example_of_a_benchmark_runs(folder):
-    """The page's file and line are a case in a copy of `bench`."""
+    """The page's benchmark runs in a copy of `bench`."""
     name, ignored = "docs/extending.md", shutil.ignore_patterns("__pycache__")
     shutil.copytree(ROOT / "bench", folder / "bench", ignore=ignored)
     (folder / "envs").symlink_to(ROOT / "envs")
@@ -172,7 +172,7 @@ def test_example_of_a_benchmark_runs(folder):
 
 
 def test_runner_refuses_another_output(folder, namespace):
-    """A page with another output fails, and the error names the line."""
+    """A page with wrong output fails, with its line."""
     page = folder / "page.md"
     page.write_text("```python\nprint(42)\n```\n\n```text\n43\n```\n")
     with pytest.raises(AssertionError, match=r"page\.md:2"):

@@ -72,9 +72,9 @@ GONE_S = 10.0
 
 
 def bench(words: Sequence[str]) -> None:
-    """Run ``python -m bench WORDS`` with a passing doctor and few points.
+    """Run ``python -m bench WORDS`` with few points and no peers.
 
-    There are no peers. For concurrent points the CPU passes for a GPU, so that each gets its own process.
+    The doctor always passes. For concurrent points the CPU passes for a GPU, so that each gets its own process.
     """
     sys.argv = ["bench", *words]
     with stoppable():
@@ -158,9 +158,9 @@ class Attack:
             return pid
 
     def attack(self, number: int, moment: str = "") -> dict[str, Any]:
-        """Start the command, signal it and check its files; return the outcome.
+        """Start the command, signal it and check its files.
 
-        SIGINT is sent to the whole group, as a terminal does, and sometimes to the process alone.
+        SIGINT is sent to the whole group, as a terminal does, and sometimes to the process alone. Returns the outcome.
         """
         before, unfinished = self.records(), self.unfinished()
         pid = self.start()
@@ -199,7 +199,7 @@ class Attack:
         return seen | {"records": records}
 
     def finish(self) -> int:
-        """Let the command run to its end; return the number of records."""
+        """Let the command finish; return its number of records."""
         pid = self.start()
         self.wait_for(lambda: self.has_begun() or ended(pid))
         began = time.monotonic()
@@ -217,33 +217,33 @@ class Attack:
         return self.records()
 
     def check(self) -> None:
-        """Check that a finished command has all points, each once and right."""
+        """Check that a finished command has each point once."""
         points = self.points()
         assert self.want in (None, points), f"{self.words}: {points ^ (self.want or points)}"
 
     def has_begun(self) -> bool:
-        """Return true once the command has imported and made a temporary folder."""
+        """Return true once the command has made a temporary folder."""
         return bool(set(self.temporary.iterdir()) - self.left)
 
     def exit_code(self, pid: int) -> int:
-        """Wait for a process; return its exit code, or the negative signal."""
+        """Wait for a process; return its exit code or negative signal."""
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         if not self.forked:
             self.process.returncode = code
         return code
 
     def records(self) -> int:
-        """Return the number of records, all complete except a file's last one."""
+        """Return the number of complete records."""
         return sum(
             file.read_bytes().count(b"\n") for file in self.out.rglob("*.jsonl") if "comparisons" not in file.name
         )
 
     def told(self, line: str) -> int:
-        """Return the number of records in a stopped command's line."""
+        """Return the number of records that a stopped command reports."""
         return sum(map(int, re.findall(r"(\d+) records? in ", line)))
 
     def points(self) -> set[tuple[str, str]]:
-        """Return side (if any) and point of each record, after checks."""
+        """Return side (if any) and point of each record."""
         from bench.core.record import read_all
 
         files = [file for file in self.out.rglob("*.jsonl") if "comparisons" not in file.name]
@@ -270,7 +270,10 @@ class Attack:
         return found
 
     def wait_for(self, condition: Callable[[], bool], of: str = "", limit_s: float = 120.0) -> None:
-        """Wait for a condition; limit the time for conditions on leftover files."""
+        """Wait for a condition.
+
+        For leftovers, which ``of`` names, the limit is shorter.
+        """
         end_s = time.monotonic() + (GONE_S if of else limit_s)
         while not condition():
             assert time.monotonic() < end_s, f"{of}: {self.processes()}"
@@ -308,7 +311,7 @@ class TrainingAttack(Attack):
         return int(found[1]) if (found := re.search(r"checkpoint_(\d+) is kept", line)) else 0
 
     def points(self) -> set[tuple[str, str]]:
-        """Return the hashes of the last saved tensors, and the metric rows."""
+        """Return the hashes of the last checkpoint, and the metric rows."""
         tensors, _ = checkpoint.load(self.run_folder() / "checkpoints")
         hashes = {(name, hashlib.sha256(as_bytes(each).numpy()).hexdigest()) for name, each in tensors.items()}
         return hashes | {(str(number), json.dumps(row)) for number, row in enumerate(rows_in(self.run_folder()))}
@@ -323,7 +326,7 @@ def announced(said: str) -> int:
 
 
 def ended(pid: int) -> bool:
-    """Return true if a child has ended; do not collect its exit code."""
+    """Return true if a child has ended, without reaping it."""
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
 
 

@@ -1,4 +1,4 @@
-"""Builders of benchmark tests: records, pairs, fake points, clock and GPU."""
+"""Builders of benchmark tests: records, pairs, points, clock and GPU."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def metric(value: float, low: float | None = None, high: float | None = None, un
 
 
 def record(value: float = 1e6, *, case: str = "env_step", status: str = "ok", passed: bool = True, **changes) -> Record:
-    """Return a record of CartPole on NumPy at 100 environments, with changes."""
+    """Return a record of CartPole on NumPy, with changes."""
     metrics = {
         name: Metric(value=value, unit="1/s", direction="higher", low=0.9 * value, high=1.1 * value)
         for name in ("env_steps_per_s", "agent_steps_per_s", "samples_per_s")
@@ -95,7 +95,10 @@ def point(backend: str, n_envs: int, n_agents: int = 1, env: str = "cartpole", *
 def seed_record(
     seed: int, seconds: float | None, after: float = 500.0, *, point: Point | None = None, **changes: Any
 ) -> Record:
-    """Return a CartPole seed with its time to the threshold; 100 steps a second."""
+    """Return a CartPole seed with its time to the threshold.
+
+    It does 100 env steps a second.
+    """
     task = {"env": "cartpole", "backend": "host", "n_envs": 64, "algorithm": "PPO", "learner": "shared"}
     reached = {} if seconds is None else {"seconds_to_threshold": seconds, "env_steps_to_threshold": 100 * seconds}
     values = {**reached, "return_before": 20.0, "return_after": after, "final_return": after}
@@ -111,7 +114,10 @@ def seed_record(
 
 
 def two_backends() -> list[Record]:
-    """Return CartPole at three sizes: the GPU is slower at the first only."""
+    """Return CartPole records of two backends at three sizes.
+
+    The GPU is slower at the first size only.
+    """
     rates = {"cpu": (100.0, 1_000.0, 2_000.0), "pycuda": (10.0, 10_000.0, 200_000.0)}
     return [
         record(rate, point=point(backend, n_envs), threads=1 if backend == "cpu" else None)
@@ -128,13 +134,16 @@ def pair_of(times_a, times_b, is_interleaved=False, **fields) -> Pair:
 
 
 def in_this_process(todo: Sequence[Job], context: Context) -> Iterator[Record]:
-    """Run fake points in this process; another one could not import them."""
+    """Run fake points in this process.
+
+    Another process could not import them.
+    """
     for job in todo:
         yield job.run(context)
 
 
 class FakeWatch:
-    """A stopwatch that takes the length of each run from an iterator, ns."""
+    """Stopwatch with the length of each run from a function, ns."""
 
     def __init__(self, run_ns: Callable[[int], float], device_share: float | None = None) -> None:
         self.runs = 0
@@ -163,7 +172,7 @@ def timed(
     stopwatch: Stopwatch | None = None,
     **facts: Any,
 ) -> Timed:
-    """Return a correct point whose run does 1,000 env steps of 10 agents."""
+    """Return a valid point with 1,000 env steps of 10 agents per run."""
     plain = {"mode": "eager", "device": torch.device("cpu"), "threads": 1}
     work = {"work": {"env_steps": 1000, "agent_steps": 10_000}}
     return Timed(
@@ -190,7 +199,10 @@ def cycle(values: list[float]) -> Callable[[int], float]:
 
 
 class FakeNvml:
-    """Fake `pynvml`: 1,500 MHz, 300 W, and given energy readings, mJ."""
+    """Fake `pynvml` with constant values and given energies.
+
+    1,500 MHz, 300 W; energy readings are in mJ.
+    """
 
     NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
     NVML_GPM_METRICS_GET_VERSION = 1
@@ -226,7 +238,10 @@ class FakeNvml:
 
     @classmethod
     def installed(cls, monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
-        """Install a fake `pynvml`, whose second device is torch's; return it."""
+        """Install a fake `pynvml` and return it.
+
+        Its second device is torch's.
+        """
         fake = cls()
         monkeypatch.setitem(sys.modules, "pynvml", fake)
         properties = SimpleNamespace(uuid="mine", name="NVIDIA H200")

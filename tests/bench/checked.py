@@ -22,16 +22,16 @@ class Declared:
 
     @property
     def may_lack_before(self) -> bool:
-        """True if points of the case may lack a check before the timing."""
+        """True if some points have no check before the timing."""
         return "no reference" in self.before
 
     @property
     def always_lacks_before(self) -> bool:
-        """True if no point of the case has a check before the timing."""
+        """True if no point has a check before the timing."""
         return self.before.startswith("no reference")
 
     def names(self, oracle: str) -> str | None:
-        """Return the words that a reference's name starts with, among these."""
+        """Return the words that begin a reference's name, or None."""
         return next((words for words in self.words if re.match(_pattern(words), oracle)), None)
 
     def holds(self, before: str, after: str) -> bool:

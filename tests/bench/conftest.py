@@ -19,13 +19,16 @@ dependencies_hash = functools.cache(machine.dependencies_hash)
 
 @pytest.fixture(autouse=True)
 def _no_simulator(monkeypatch):
-    """Forbid measurements under Numba's simulator, which other tests use."""
+    """Turn off Numba's simulator, which other tests use."""
     monkeypatch.delenv("NUMBA_ENABLE_CUDASIM", raising=False)
 
 
 @pytest.fixture(autouse=True)
 def _packages_stay(monkeypatch):
-    """Read installed packages once: it takes 1/3 s, and each record asks."""
+    """Read the installed packages only once.
+
+    It takes 1/3 s, and each record asks.
+    """
     monkeypatch.setattr(machine, "dependencies_hash", dependencies_hash)
 
 
@@ -49,7 +52,10 @@ def read_once(paths, skipped_lines):
 
 @pytest.fixture(autouse=True)
 def _shipped_records_stay(monkeypatch):
-    """Read each shipped record file once: results/README.md's tables read 26 times."""
+    """Read each shipped record file once.
+
+    Tables of results/README.md read them 26 times.
+    """
     monkeypatch.setattr(record, "_read", read_once)
 
 

@@ -1,4 +1,4 @@
-"""Test changes to a copy of the code, slower or equally fast.
+"""Changes to a copy of the code, slower or equally fast.
 
 The static gate must flag the first and ignore the second. The timing gate must find the first.
 """
@@ -73,7 +73,7 @@ class Change:
 
     @property
     def env(self) -> str | None:
-        """Environment whose file is changed; None: the file is of several."""
+        """Environment of the changed file; None for shared files."""
         folders = Path(self.file).parent
         return folders.name if folders.parts[0] == "envs" and folders.name != "_common" else None
 
@@ -130,7 +130,10 @@ class Copy:
     @classmethod
     @contextmanager
     def of(cls, root: Path = ROOT) -> Iterator[Self]:
-        """Copy a checkout temporarily; raises CompareError if it is none."""
+        """Copy a checkout temporarily.
+
+        Raises CompareError if it is none.
+        """
         if not all((root / name).is_dir() for name in PACKAGES_OF_CODE):
             raise CompareError(f"planted changes: need a checkout (got {root}); run them in a clone")
         with tempfile.TemporaryDirectory(prefix="planted-") as folder:
@@ -140,7 +143,10 @@ class Copy:
 
     @contextmanager
     def changed(self, change: Change) -> Iterator[None]:
-        """Apply a change temporarily; raises CompareError if it does not fit."""
+        """Apply a change temporarily.
+
+        Raises CompareError if it does not fit.
+        """
         file = self.root / change.file
         before = file.read_text()
         self._write(file, change.applied(before))
@@ -150,7 +156,10 @@ class Copy:
             self._write(file, before)
 
     def _write(self, file: Path, text: str) -> None:
-        """Write a file and delete its bytecode, which Python dates to the second."""
+        """Write a file and delete its bytecode.
+
+        Python dates bytecode to the second.
+        """
         file.write_text(text)
         for compiled in (file.parent / "__pycache__").glob(f"{file.stem}.*.pyc"):
             compiled.unlink()

@@ -1,4 +1,4 @@
-"""Points for a Ray cluster, which report, meet, wait and die."""
+"""Points for a Ray cluster that report, meet, wait or die."""
 
 from __future__ import annotations
 
@@ -61,7 +61,10 @@ def held(folder: Path, *names: str) -> Iterator[None]:
 
 
 def exclusive(folder: Path, point: Point) -> Timed:
-    """Hold one or all GPUs; points 0 and 1 continue once both have started."""
+    """Hold one GPU or all.
+
+    Points 0 and 1 continue once both have started.
+    """
     gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     with held(folder, *([f"gpu-{gpu}"] if point["backend"] == "pycuda" else ["gpu-0", "gpu-1"])):
         (folder / f"met-{point['index']}").touch()
@@ -72,7 +75,7 @@ def exclusive(folder: Path, point: Point) -> Timed:
 
 
 def deadly(folder: Path, point: Point) -> Timed:
-    """End the process: for point 0 the first time, for point 1 always."""
+    """End the process: point 0 once, point 1 always."""
     if count(folder, point) == 1 or point["index"] == 1:
         os._exit(1)
     return timed(some_work)

@@ -1,4 +1,7 @@
-"""Published charts, tables and verdicts as text; writes it as a script."""
+"""Published charts, tables and verdicts, as text.
+
+As a script it writes them.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,7 @@ def tables() -> Iterator[str]:
 
 
 def lines_of(chart: Chart) -> Iterator[str]:
-    """Yield the words of a chart, and each series as points x:y."""
+    """Yield a chart as text, with a line per series."""
     yield f"\n# {chart.name}: {chart.title}, {chart.statistic} ({len(chart.records)} records)"
     yield chart.caption
     yield from (f"* {finding}" for finding in chart.findings)
@@ -67,7 +70,7 @@ def text_of(point: DataPoint) -> str:
 
 
 def claims() -> Iterator[str]:
-    """Yield each claim's verdict in the runs up to the last reviewed one."""
+    """Yield each claim's verdict, up to the last reviewed run."""
     files = [file for file in glob_paths(str(RESULTS / ARCHIVE / "sweeps" / "*.jsonl")) if file.stem <= LAST_JUDGED]
     records = read_all(files)
     for claim in CLAIMS:

@@ -22,7 +22,10 @@ from bench.process.worker import Connection, serve
 
 
 class Log:
-    """Log with a JSON object per line: action, process, start and end."""
+    """Log file with a JSON object per action.
+
+    An object has action, process, start and end.
+    """
 
     def __init__(self, point: Mapping[str, Any]) -> None:
         self._file, self._index = Path(point["folder"], "log"), point["index"]
@@ -45,7 +48,10 @@ class Log:
 
 
 def set_up(point: Mapping[str, Any]) -> Timed | Once:
-    """Set up a point; ``how`` picks a failure, ``together`` waits for others' starts."""
+    """Set up a point that may fail.
+
+    ``how`` picks the failure; ``together`` is the number of starts to wait for.
+    """
     log, how, began = Log(point), point["how"], time.monotonic()
 
     def happens(what: str) -> bool:

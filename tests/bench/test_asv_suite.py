@@ -1,4 +1,4 @@
-"""ASV's and pytest-benchmark's views of cases: set-up, timing, and clocks."""
+"""Cases as benchmarks of ASV and pytest-benchmark."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ def views() -> dict[str, type]:
 
 
 def test_suite_has_a_class_for_every_case_that_repeats():
-    """With smoke points as parameters, its version, and ten minutes to compile."""
+    """Each timed case is a benchmark class of ASV.
+
+    Its parameters are the smoke points; it has ten minutes to compile.
+    """
     repeating = [each for each in CASES.values() if each.workload is Timed]
     assert len(views()) == len(repeating)
     for each in repeating:
@@ -40,7 +43,10 @@ def test_suite_has_a_class_for_every_case_that_repeats():
 
 
 def test_folder_of_the_suite_has_a_name_that_hides_no_package():
-    """ASV imports the folder by its last name; git ignores its output."""
+    """The suite's folder has no package's name.
+
+    ASV imports it by its last name; git ignores its output.
+    """
     conf = json.loads((ROOT / "asv.conf.json").read_text())
     assert Path(conf["benchmark_dir"]).name not in ("asv", "bench", "envs", "warpdrive_min")
     assert (ROOT / conf["benchmark_dir"] / "__init__.py").exists()
@@ -49,7 +55,10 @@ def test_folder_of_the_suite_has_a_name_that_hides_no_package():
 
 
 def test_point_is_set_up_and_checked_once():
-    """ASV calls setup before every sample; another point replaces the first."""
+    """A point is set up and checked once.
+
+    ASV calls `setup` before every sample; another point replaces the first.
+    """
     tries = []
     view = throughput._view(case(lambda point: tries.append(point["index"]) or timed()))
     first, second, _ = view.params[0]
@@ -60,7 +69,7 @@ def test_point_is_set_up_and_checked_once():
 
 
 def test_wrong_point_is_not_timed_and_absent_one_left_out():
-    """A failed check is an error in ASV; a skip omits a parameter."""
+    """A failed check is an error; a skip omits the parameter."""
 
     def setup(point):
         if point["index"] == 0:
@@ -75,7 +84,7 @@ def test_wrong_point_is_not_timed_and_absent_one_left_out():
 
 
 def test_point_that_a_backend_lacks_is_left_out():
-    """Point and backend are crossed; a missing combination is omitted."""
+    """A missing combination of point and backend is omitted."""
     points = [{"n_envs": 1, "backend": "cpu"}, {"n_envs": 2, "backend": "cpu"}, {"n_envs": 1, "backend": "host"}]
     view = throughput._view(dataclasses.replace(case(lambda point: timed()), points=lambda preset: points))
     assert view.params == [["n_envs=1", "n_envs=2"], ["cpu", "host"]]
@@ -85,7 +94,7 @@ def test_point_that_a_backend_lacks_is_left_out():
 
 
 def test_time_of_one_unit_is_tracked_with_its_samples(monkeypatch):
-    """1,000 env steps in 5 us are 5e-9 s each; ASV gets all samples."""
+    """ASV gets the time of one env step with all samples."""
     monkeypatch.setattr(throughput._Timer, "prepare", lambda timer, plan: None)
     monkeypatch.setattr(throughput._Timer, "measurement", lambda *_: Measurement(samples_ns=(5_000.0, 6_000.0)))
     view = throughput._view(case(lambda point: timed()))
@@ -96,7 +105,7 @@ def test_time_of_one_unit_is_tracked_with_its_samples(monkeypatch):
 
 
 def test_stamps_of_a_gpu_subtract_to_seconds(monkeypatch):
-    """pytest-benchmark subtracts timer results: events 3 ms apart, after a wait."""
+    """The difference of two GPU time stamps is in seconds."""
     waited = []
 
     class Event:

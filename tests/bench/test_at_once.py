@@ -1,4 +1,4 @@
-"""Points set up concurrently: timing is exclusive, whatever happens to the others."""
+"""Points that are set up concurrently are timed exclusively."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def logged(tmp_path):
 
 
 def timings(tmp_path):
-    """Return the span of all runs of each process."""
+    """Return the time span of all runs of each process."""
     spans = {}
     for each in logged(tmp_path):
         if each["what"] == "run":
@@ -61,7 +61,7 @@ def timings(tmp_path):
 
 
 def assert_quiet(tmp_path):
-    """Assert that no process did anything while another one was timed."""
+    """Assert that timed processes were alone."""
     of = timings(tmp_path)
     for each in logged(tmp_path):
         for pid, (began, ended) in of.items():
@@ -70,7 +70,10 @@ def assert_quiet(tmp_path):
 
 
 def test_points_are_set_up_at_once_and_timed_in_quiet(todo, context, tmp_path):
-    """Three are set up together, timed in sequence and checked together; then three."""
+    """Points are set up together, but timed one at a time.
+
+    After the last timing they are checked together; then the next points start.
+    """
     jobs = [*todo(*["fine"] * N, together=N), *todo(*["fine"] * 2 * N, together=2 * N)[N:]]
     records = measured(jobs, context)
     assert all(record.is_evidence for record in records), [record.reason for record in records]
@@ -84,7 +87,7 @@ def test_points_are_set_up_at_once_and_timed_in_quiet(todo, context, tmp_path):
 
 
 def test_points_that_need_a_machine_to_themselves_come_last(todo, context, tmp_path):
-    """Points without timed blocks run alone, and their record has no siblings."""
+    """Points without timed blocks run alone, at the end."""
     records = measured([*todo("fine", kind="Once"), *todo("fine", "skips", "fine")], context)
     assert [record.case for record in records] == ["Timed"] * 3 + ["Once"]
     assert sorted(record.status for record in records) == ["ok", "ok", "ok", "skipped"]
@@ -100,7 +103,10 @@ def test_points_that_need_a_machine_to_themselves_come_last(todo, context, tmp_p
     ("how", "reason"), [("fails once", "MemoryError: too many at once"), ("dies once", "died at measure by signal 9")]
 )
 def test_point_that_fails_beside_others_is_measured_again_by_itself(how, reason, todo, context, tmp_path):
-    """A point killed during its timing releases the exclusive section."""
+    """A point that is killed while timed is retried alone.
+
+    Its death releases the exclusive section.
+    """
     records = measured(todo("fine", how, "fine", "fine"), context)
     assert [record.status for record in records] == ["ok"] * 4
     assert records[-1].point["index"] == 1
@@ -110,7 +116,7 @@ def test_point_that_fails_beside_others_is_measured_again_by_itself(how, reason,
 
 
 def test_point_that_always_fails_is_recorded_once(todo, context):
-    """Its record has the reasons of its failure alone and next to others."""
+    """A point that always fails has one record with both reasons."""
     *fine, failed = measured(todo("dies always", "fine"), context)
     assert [record.status for record in (*fine, failed)] == ["ok", "failed"]
     assert failed.point["index"] == 0
@@ -118,7 +124,7 @@ def test_point_that_always_fails_is_recorded_once(todo, context):
 
 
 def test_all_processes_end_with_the_sweep_that_is_stopped(todo, context, tmp_path):
-    """A stop after the first record waits for no other point."""
+    """A stopped sweep waits for no other point."""
     records = run_points(todo("skips", "fine", "fine", "fine"), context, at_once=N)
     assert next(records).status == "skipped"
     records.close()
@@ -128,7 +134,7 @@ def test_all_processes_end_with_the_sweep_that_is_stopped(todo, context, tmp_pat
 
 
 def test_siblings_are_no_strangers_on_the_gpu(monkeypatch):
-    """Only GPU processes outside the same sweep count."""
+    """Processes of the same sweep are not foreign on the GPU."""
     fake, device = FakeNvml.installed(monkeypatch), torch.device("cuda", 0)
     monkeypatch.setattr(SIBLINGS, "n", 2)
     fake.pids = [os.getpid(), 1, 2]
@@ -138,7 +144,10 @@ def test_siblings_are_no_strangers_on_the_gpu(monkeypatch):
 
 
 def test_shares_of_an_iteration_are_taken_in_quiet(monkeypatch):
-    """The set-up of `train` times rollout and update alone, but compiles in parallel."""
+    """`train` times rollout and update exclusively at set-up.
+
+    Compilation runs in parallel.
+    """
     asked = []
     monkeypatch.setattr(SIBLINGS, "ask_for_exclusive", lambda wants_exclusive: asked.append(wants_exclusive) or 0)
     train.train(training())
@@ -146,7 +155,10 @@ def test_shares_of_an_iteration_are_taken_in_quiet(monkeypatch):
 
 
 def test_point_that_ran_out_of_memory_beside_others_is_no_evidence(monkeypatch):
-    """After freeing memory torch's allocator works slower, so no time may use it."""
+    """A point that ran out of GPU memory is not timed.
+
+    After freeing memory torch's allocator is slower.
+    """
     monkeypatch.setattr(torch.cuda, "memory_stats", lambda: {"num_alloc_retries": 1})
     with exclusive():
         pass
@@ -156,7 +168,7 @@ def test_point_that_ran_out_of_memory_beside_others_is_no_evidence(monkeypatch):
 
 
 def test_command_line_takes_points_at_once(monkeypatch, tmp_path):
-    """Its records are of the same points as without it."""
+    """`run --at-once` records the same points as without it."""
     monkeypatch.setattr(local, "is_on_gpu", lambda job: True)
     where = ("--case", "env_step", "--env", "cartpole", "--backend", "cpu", "--backend", "host", "--no-plot")
     said = bench("run", "--preset", "smoke", *where, "--at-once", 2, "--out", tmp_path)

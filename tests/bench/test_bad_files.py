@@ -1,4 +1,7 @@
-"""Damaged or unwritable files: one line names them, and nothing is lost."""
+"""Damaged and unwritable files give one-line errors.
+
+Nothing else is lost.
+"""
 
 from __future__ import annotations
 
@@ -106,7 +109,7 @@ UNREADABLE = [
 
 
 def damaged(folder: Path, line: bytes) -> Path:
-    """Return a file with a line between two records that are right."""
+    """Return a file with a line between two valid records."""
     figures = {"env_steps_per_s": Metric.exact(1e9, "env_steps/s", "higher"), "ns": metric(1.0, unit="ns")}
     fields = {"samples_ns": [1.0, 2.0], "metrics": figures, "case_version": CASES["env_step"].version}
     first, last = (plain_record(point=point(name, 100), **fields).to_line().encode() for name in ("cpu", "host"))
@@ -120,7 +123,10 @@ def line_of(**changes) -> bytes:
 
 
 def test_a_byte_order_mark_is_skipped(tmp_path):
-    """Editors on Windows begin a file with one."""
+    """A byte order mark at the start of a file is skipped.
+
+    Editors on Windows write one.
+    """
     file = tmp_path / "records.jsonl"
     line = plain_record().to_line()
     file.write_bytes(b"\xef\xbb\xbf" + line.encode())
@@ -129,7 +135,10 @@ def test_a_byte_order_mark_is_skipped(tmp_path):
 
 @pytest.mark.parametrize(("changes", "says"), NUMBERS)
 def test_record_with_a_wrong_number_is_left_out(changes, says, tmp_path):
-    """The message names file, line, field and value; strict reading raises it."""
+    """A record with an impossible value is skipped and named.
+
+    Strict reading raises the same message.
+    """
     file = damaged(tmp_path, line_of(**changes))
     skipped_lines: list[str] = []
     assert len(read_all([file], skipped_lines)) == 2
@@ -143,7 +152,10 @@ def test_record_with_a_wrong_number_is_left_out(changes, says, tmp_path):
 
 @pytest.mark.parametrize("case", ["peer", "peer_learn", "startup", "machine_code"])
 def test_record_needs_the_notes_of_its_case(case, tmp_path):
-    """Tables and charts of the case read them."""
+    """A record needs its case's notes.
+
+    Tables and charts of the case read them.
+    """
     at = {"peer": "gymnax", "env": "cartpole", "n_envs": 1, "n_agents": 1, "work": "step"} if "peer" in case else {}
     kept = {"notes": {}, "point": at, "metrics": None, "samples_ns": None, "n": None, "scope": "static"}
     kept |= {"case": case, "process": None, "work_per_run": None, "curve": None}
@@ -154,7 +166,10 @@ def test_record_needs_the_notes_of_its_case(case, tmp_path):
 
 @pytest.mark.parametrize(("log_ratios", "says"), COMPARED)
 def test_comparison_with_a_wrong_number_is_left_out(log_ratios, says, tmp_path):
-    """Its ratio would have no interval, or be infinite."""
+    """A comparison with an impossible number is skipped.
+
+    Its ratio would have no interval, or be infinite.
+    """
     fields = {"schema": 2, "id": "b/a", "run_id": "run", "case": "env_step", "a": "a", "b": "b"}
     file = damaged(tmp_path, json.dumps(fields | {"log_ratios": log_ratios}).encode())
     skipped_lines: list[str] = []
@@ -176,7 +191,7 @@ COMMANDS = [
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.split()[0])
 def test_command_goes_on_without_what_it_cannot_read(command, tmp_path):
-    """Each unreadable line or wrong number is reported once; the rest appears."""
+    """Commands skip unreadable lines and report each once."""
     file = damaged(tmp_path, b"\n".join([*(line for line, _ in UNREADABLE), line_of(samples_ns=[-5.0])]))
     (tmp_path / "x.jsonl").mkdir()
     words = command.format(file=tmp_path if "{out}" in command else file, out=tmp_path / "out").split()
@@ -187,7 +202,7 @@ def test_command_goes_on_without_what_it_cannot_read(command, tmp_path):
 
 
 def test_damaged_json_and_toml_files_are_named(tmp_path):
-    """Calibrations, manifests and tables are read by one reader."""
+    """Damaged calibrations, manifests and tables are named."""
     file = tmp_path / "file"
     for content in [line for line, _ in UNREADABLE]:
         file.write_bytes(content)
@@ -217,7 +232,7 @@ def test_all_published_files_are_read():
 
 
 def test_later_line_of_a_run_is_newer_though_the_clock_was_set_back(tmp_path):
-    """Durations come from a clock that nobody sets."""
+    """Later lines of a run are newer, whatever the system clock."""
     file = tmp_path / "run.jsonl"
     for started_at, ns in (("2026-01-08T00:00:00+00:00", 1.0), ("2026-01-01T00:00:00+00:00", 2.0)):
         append(file, plain_record(samples_ns=[ns], started_at=started_at))
@@ -232,7 +247,7 @@ def test_later_line_of_a_run_is_newer_though_the_clock_was_set_back(tmp_path):
 
 
 def test_append_writes_all_though_the_system_takes_little(tmp_path, monkeypatch):
-    """A short write is continued; a failing one removes its part."""
+    """`append` continues short writes and undoes failed ones."""
     file, write, taken = tmp_path / "file", os.write, [3, 4, None, 2, OSError(errno.EDQUOT, "quota")]
 
     def few(descriptor, content):
@@ -252,14 +267,14 @@ def test_append_writes_all_though_the_system_takes_little(tmp_path, monkeypatch)
 
 @pytest.mark.parametrize(("free", "says"), [(5, "10 bytes, and 5 are free; no space"), (99, "10 bytes; no space")])
 def test_free_bytes_are_told_where_they_explain_the_error(free, says, tmp_path, monkeypatch):
-    """A disk may be out of names rather than of bytes."""
+    """Errors report the free bytes only if they are too few."""
     monkeypatch.setattr(files.shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
     with pytest.raises(DiskFullError, match=says), files.explain_full_disk(tmp_path / "file", 10):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def test_library_that_drops_the_number_of_a_full_disk_is_understood(tmp_path):
-    """Pillow says "encoder error -2" alone."""
+    """Pillow's "encoder error -2" is reported as a full disk."""
 
     def save() -> None:
         with files.replacing(tmp_path / "x") as file:
@@ -275,7 +290,7 @@ def test_library_that_drops_the_number_of_a_full_disk_is_understood(tmp_path):
     "command", [*(each for each in COMMANDS if "{out}" in each), "export asv {file} --out {out}/asv"]
 )
 def test_full_disk_is_one_line_and_changes_nothing(command, tmp_path):
-    """The error names path and bytes; existing files stay unchanged."""
+    """A full disk gives a one-line error and changes no file."""
     file = damaged(tmp_path, b"")
     out = tmp_path / "out"
     for old in ("report.html", "bencher.json", "asv/benchmarks.json", "figures/x.png", "paper/paper.tex"):
@@ -291,7 +306,7 @@ def test_full_disk_is_one_line_and_changes_nothing(command, tmp_path):
 
 
 def test_run_that_finds_no_room_ends_with_the_records_before(tmp_path, monkeypatch):
-    """Its exit code is 1, and each line of its file is complete."""
+    """A run on a full disk keeps complete lines and exits with 1."""
     found = [plain_record(point=point("cpu", n)) for n in (1, 2, 3)]
     length = len(found[0].to_line())
     monkeypatch.setattr(sweep, "run_points", lambda todo, context, at_once: iter(found))
@@ -303,7 +318,10 @@ def test_run_that_finds_no_room_ends_with_the_records_before(tmp_path, monkeypat
 
 
 def test_full_standard_output_is_one_line(tmp_path):
-    """It is written when the command ends, if not before."""
+    """A full standard output gives a one-line error.
+
+    It may be written only when the command ends.
+    """
     if not Path("/dev/full").exists():
         pytest.skip("needs /dev/full")
     with Path("/dev/full").open("w") as full:
@@ -339,7 +357,7 @@ def test_full_standard_output_is_one_line(tmp_path):
     ],
 )
 def test_folder_that_cannot_be_written_is_named_before_anything_is_measured(command, tmp_path, monkeypatch):
-    """A file replaces the folder; the error names it and the option."""
+    """An unwritable output folder is refused before measuring."""
     monkeypatch.setattr(sweep, "run_points", None)
     file = damaged(tmp_path, b"")
     (tmp_path / "taken").touch()
@@ -354,7 +372,7 @@ def test_folder_that_cannot_be_written_is_named_before_anything_is_measured(comm
 
 
 def test_writes_name_the_path_not_a_temporary_one(tmp_path):
-    """A folder in the place of a file, and a name that is too long."""
+    """Write errors name the path, not a temporary file."""
     (tmp_path / "folder").mkdir()
     for path in (tmp_path / "folder", tmp_path / ("x" * 300)):
         for write in (files.write_atomically, files.append):
@@ -368,7 +386,10 @@ def test_writes_name_the_path_not_a_temporary_one(tmp_path):
     ("sha", "is_fine"), [("v1.0", True), ("my-branch/x", True), ("--output=x", False), ("a b", False)]
 )
 def test_commit_in_the_environment_is_checked_before_anything_is_measured(sha, is_fine, tmp_path, monkeypatch):
-    """A record must be able to hold it, and git must not read it as an option."""
+    """An invalid $BENCH_GIT_SHA is refused before measuring.
+
+    Records must be able to hold it, and git must not read it as an option.
+    """
     monkeypatch.setenv("BENCH_GIT_SHA", sha)
     conditions = ("--where", "env=cartpole", "--where", "backend=cpu")
     words = ("run", "--preset", "smoke", "--case", "env_step", *conditions, "--no-plot", "--out", tmp_path)
@@ -382,7 +403,7 @@ def test_commit_in_the_environment_is_checked_before_anything_is_measured(sha, i
 
 @pytest.mark.parametrize("content", [b"", b"no zip"])
 def test_damaged_archive_is_one_line(content, tmp_path):
-    """It may be named itself."""
+    """A damaged archive gives a one-line error."""
     (tmp_path / "x.zip").write_bytes(content)
     said = bench("table", tmp_path / "x.zip", exits=1)
     assert "x.zip: must be a zip archive" in said

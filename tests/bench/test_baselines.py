@@ -1,4 +1,4 @@
-"""Speed-up baselines: the best CPU code at equal size and run, by name."""
+"""Speed-ups divide by the best CPU code of the same work."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ ALL = [of("cpu", 1e6), of(PLAIN, 1e7), of("host", 2e7), of("pycuda", 8e8)]
     ids=["C++", "NumPy", "a peer's variant", "a peer", "a GPU", "training", "a size", "a run", "the oracle"],
 )
 def test_headline_is_over_the_best_code_on_a_cpu(records, name, times):
-    """The fastest CPU code of the same work and run is the named baseline."""
+    """The headline's baseline is the fastest CPU code."""
     made = headline(records)
     texts = {column.name: column.text(ALL[-1]) for column in made.columns}
     assert (texts["times the best CPU code"], texts["best CPU code"]) == (times, name)
@@ -54,7 +54,7 @@ def test_headline_is_over_the_best_code_on_a_cpu(records, name, times):
 
 
 def test_headline_of_old_records_names_the_oracle():
-    """Without plain NumPy nothing is "the best"; ratios name baseline and threads."""
+    """Without a NumPy baseline, ratios name the code and threads."""
     old = [each for each in ALL if each.point["backend"] != PLAIN]
     made = headline([*old, peer(8e7)])
     texts = {column.name: column.text(made.rows[0]) for column in made.columns}
@@ -70,7 +70,7 @@ def economy(backend: str, rate: float) -> Record:
 
 
 def test_best_code_of_an_economy_is_cpp():
-    """Without plain NumPy code the baseline is C++; old records show both."""
+    """An economy's baseline is C++."""
     shown = [economy("cpu", 1e5), economy("host", 2e6), economy("pycuda", 8e7)]
     assert best_on_cpu(shown) == {work_of(shown[1]): shown[1]}
     made = TABLES["env_step"](shown)
@@ -88,14 +88,17 @@ def test_best_code_of_an_economy_is_cpp():
 
 
 def test_exact_builds_are_no_opponent():
-    """They do more than the work needs."""
+    """Exact builds are no baseline.
+
+    They do more than the work needs.
+    """
     exact = record(9e9, point={**point("host", 100), "exact": True}, threads=16)
     assert best_on_cpu([*ALL, exact])[work_of(exact)] is ALL[2]
 
 
 @pytest.mark.parametrize("case", PLAIN_CASES)
 def test_tables_say_over_which_code(case):
-    """Rows have ratios to the best and to plain NumPy, old ones to the reference."""
+    """Table rows have ratios to the best code and to NumPy."""
     shown = [each.model_copy(update={"case": case}) for each in ALL]
     made = TABLES[case](shown)
     header = [column.name for column in made.columns]
@@ -113,7 +116,10 @@ def test_tables_say_over_which_code(case):
 
 
 def test_chart_of_speed_ups_is_over_the_best():
-    """The best differs by size, and is not drawn over itself."""
+    """The speed-up chart divides by the best code of each size.
+
+    That code is not drawn over itself.
+    """
     sizes = [each.model_copy(update={"point": point(str(each.point["backend"]), 1)}) for each in ALL]
     small = [sizes[0], of(PLAIN, 3e7, 1), *sizes[2:]]
     made = speedup_chart([*ALL, *small])
@@ -130,7 +136,7 @@ def test_chart_of_speed_ups_is_over_the_best():
 
 @pytest.mark.parametrize("preset", ["smoke", "default", "full"])
 def test_every_size_of_a_gpu_has_a_best_code(preset, monkeypatch):
-    """C++ is measured wherever a GPU is; plain NumPy is too, with exceptions."""
+    """Each size on a GPU is measured in C++ too."""
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     points = [each for each in CASES["env_step"].points(preset) if not each["exact"]]
     of_code = {name: {work(each) for each in points if each["backend"] == name} for name in ("host", "pycuda", PLAIN)}

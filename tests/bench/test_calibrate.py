@@ -30,7 +30,10 @@ def steady(a: float, b: float, **fields):
 
 
 def test_noise_by_hand():
-    """Runs e^0, e^0.02, e^0.02, e^0: 0.02 / sqrt(3) between runs, 0.02 interleaved."""
+    """Noise of runs and of pairs matches hand calculation.
+
+    Runs e^0, e^0.02, e^0.02, e^0: 0.02 / sqrt(3) between runs, 0.02 interleaved.
+    """
     up = math.exp(0.02)
     (got,) = noise([steady(1.0, up), steady(up, 1.0)])
     assert got.run == pytest.approx(0.02 / math.sqrt(3))
@@ -41,7 +44,7 @@ def test_noise_by_hand():
 
 
 def test_noise_from_run_to_run_is_that_of_processes():
-    """If a record's processes differ by 10 %, each process counts as a run."""
+    """Each process of a record counts as a run."""
     pair = steady(1.0, 1.0)
     change = {"samples_ns": [1.0, 1.0, 1.1, 1.1], "process": [0, 0, 1, 1]}
     a, b = (each.model_copy(update=change) for each in (pair.a, pair.b))
@@ -50,7 +53,10 @@ def test_noise_from_run_to_run_is_that_of_processes():
 
 
 def test_noise_of_a_comparison_is_that_of_its_rounds():
-    """Each round of all comparisons counts; four of 2 % give 1 %."""
+    """A pair's noise is the scatter of its rounds.
+
+    Each round of all comparisons counts; four of 2 % give 1 %.
+    """
     pair = steady(1.0, 1.0)
     rounds = [[0.02, 0.02], [-0.02], [0.02], [-0.02]]
     (got,) = noise([replace(pair, comparison=Comparison.of(pair.a, pair.b, rounds))] * 3)
@@ -59,7 +65,7 @@ def test_noise_of_a_comparison_is_that_of_its_rounds():
 
 
 def test_turns_take_out_what_both_sides_share():
-    """If a machine slows from round to round, interleaved runs have no noise."""
+    """Drift that both sides share is no noise of pairs."""
     (got,) = noise([steady(each, each) for each in (1.0, 1.1, 1.2)])
     assert got.run > 0.05
     assert got.pair == 0
@@ -67,7 +73,10 @@ def test_turns_take_out_what_both_sides_share():
 
 
 def test_noise_of_many_rounds_is_that_of_the_machine():
-    """200 rounds with 3 % scatter give 3 %, times sqrt(2) between two runs."""
+    """Noise of many rounds converges to the machine's.
+
+    200 rounds with 3 % scatter give 3 %, times sqrt(2) between two runs.
+    """
     random = np.random.default_rng(0)
     (got,) = noise([steady(*np.exp(random.normal(0, 0.03, 2))) for _ in range(200)])
     assert got.run == pytest.approx(0.03, rel=0.1)
@@ -75,7 +84,10 @@ def test_noise_of_many_rounds_is_that_of_the_machine():
 
 
 def test_noisy_point_gets_as_many_rounds_as_its_gate_needs(tmp_path):
-    """At 1 % over 4 rounds 1.5 % needs 46 (limit 24), at 0.4 % 8, at 0.1 % no more."""
+    """A noisy point gets more rounds, up to 24.
+
+    At 1 % over 4 rounds a threshold of 1.5 % needs 46, at 0.4 % 8, at 0.1 % no more than 4.
+    """
     (floor,) = noise([steady(1.0, 1.0)] * 4)
     noisy, some, quiet = (floor.model_copy(update={"pair": pair}) for pair in (0.01, 0.004, 0.001))
     assert [each.rounds_for(0.015) for each in (noisy, some, quiet)] == [24, 8, 4]
@@ -91,7 +103,7 @@ def test_noisy_point_gets_as_many_rounds_as_its_gate_needs(tmp_path):
 
 
 def test_calibration_survives_its_file_and_keeps_other_points(tmp_path):
-    """Another point is added, the same one replaced, and no other file remains."""
+    """Storing a calibration adds or replaces points in one file."""
     some = record()
     first = noise([steady(1.0, 1.1), steady(1.0, 1.0)])
     other = noise([steady(1.0, each, point=point("host", 7)) for each in (1.3, 1.0)])
@@ -105,7 +117,7 @@ def test_calibration_survives_its_file_and_keeps_other_points(tmp_path):
 
 
 def test_calibration_of_other_versions_does_not_stay(tmp_path):
-    """Another driver's values do not apply, and a new calibration drops them."""
+    """A new calibration drops values of another driver."""
     old = record(machine={"gpu": "NVIDIA H200", "cores": 16, "driver": "1"})
     new = record(machine={"gpu": "NVIDIA H200", "cores": 16, "driver": "2"})
     store(noise([steady(1.0, 1.1)] * 2), old, "", tmp_path)
@@ -115,7 +127,10 @@ def test_calibration_of_other_versions_does_not_stay(tmp_path):
 
 
 def test_point_that_was_not_calibrated_has_the_worst_of_its_kind(tmp_path):
-    """Its own noise, else the largest of its case, backend and preset, else none."""
+    """An uncalibrated point gets the largest noise of its kind.
+
+    Its kind is case, backend and preset; without one it has none.
+    """
     found = noise([*(steady(1.0, 1 + size / 100, point=point("host", size)) for size in (1, 5)), steady(1.0, 1.0)] * 2)
     store(found, record(), "", tmp_path)
     calibration = read(record().machine, tmp_path)
@@ -127,7 +142,7 @@ def test_point_that_was_not_calibrated_has_the_worst_of_its_kind(tmp_path):
 
 
 def test_damaged_calibration_names_its_field(tmp_path):
-    """A file that breaks the schema is refused, with a remedy."""
+    """A damaged calibration is refused, with its field and a remedy."""
     path = store(noise([steady(1.0, 1.1)] * 2), record(), "", tmp_path)
     path.write_text(json.dumps({**json.loads(path.read_text()), "noise": "none"}))
     with pytest.raises(NotComparable, match=r"noise: .*run `python -m bench calibrate` again"):
@@ -136,7 +151,7 @@ def test_damaged_calibration_names_its_field(tmp_path):
 
 
 def test_command_compares_the_code_with_itself(tmp_path, monkeypatch):
-    """Rounds of equal code give the machine's file and all records."""
+    """`bench calibrate` writes the machine's file and all records."""
     lengths = cycle([1e6, 1.1e6, 0.9e6])
 
     class Watch:

@@ -1,4 +1,4 @@
-"""Checks claimed in README and docs agree with records."""
+"""Checks that README and docs claim match the records."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def evidence() -> list[Record]:
 
 
 def test_each_case_has_its_oracle(table):
-    """No case, and no other project's software, is missing."""
+    """The page has a reference for every case and peer case."""
     assert set(table) == {*CASES, "peer", "peer_learn"}
     assert all(row.words for row in table.values())
 
 
 def test_records_have_the_oracles_of_their_case(table, evidence):
-    """The page names each record's references, before the timing too."""
+    """Records have the references that the page names."""
     for record in evidence:
         checks, row = record.correctness, table[record.case]
         assert checks is not None
@@ -47,7 +47,7 @@ def test_records_have_the_oracles_of_their_case(table, evidence):
 
 
 def test_no_oracle_is_named_that_records_do_not_have(table, evidence):
-    """All words of the page are those of a record, of cases that have any."""
+    """The page names only references that records have."""
     seen = {(each.case, table[each.case].names(str(each.correctness and each.correctness.oracle))) for each in evidence}
     of_steps = {case for case, row in table.items() if SAME_STATE in row.words}
     recorded = {each.case for each in evidence}
@@ -57,7 +57,10 @@ def test_no_oracle_is_named_that_records_do_not_have(table, evidence):
 
 
 def test_readme_says_no_more(table):
-    """It names the cases compared with NumPy, and those unchecked before timing."""
+    """README's list of checks matches the page.
+
+    It names the cases compared with NumPy, and those unchecked before timing.
+    """
     (said,) = re.findall(
         r"^\* \*\*No figure without its check.*?(?=^\* )", README.read_text(), re.DOTALL | re.MULTILINE
     )

@@ -1,4 +1,4 @@
-"""Claims, checked against evidence: by hand and on the shipped records."""
+"""Claims checked against small examples and the shipped records."""
 
 from __future__ import annotations
 
@@ -98,10 +98,9 @@ def on_gpu(value: float, n_envs: int = 100, **changes):
     ids=str,
 )
 def test_rate_is_held_against_the_whole_interval(changes, value, verdict):
-    """Compare intervals (±10 %) inside, across and outside the claimed range.
+    """A claim is compared with the whole interval of a rate.
 
-    "About" allows a tenth to either side; a better value beyond it exceeds the claim. On a machine that differs from
-    the source's, or that it does not name, nothing is decided.
+    Each record's interval is ±10 %; it lies inside, across or outside the claimed range.
     """
     judged = judge(claim(**changes), [on_gpu(value)])
     assert judged.verdict == verdict
@@ -111,7 +110,7 @@ def test_rate_is_held_against_the_whole_interval(changes, value, verdict):
 
 
 def test_newer_record_of_other_hardware_does_not_take_the_place_of_one_of_the_claims():
-    """The H200's rate decides; without one, the other GPU's rate appears."""
+    """The claimed GPU's record outranks newer ones of other GPUs."""
     machine = {"gpu": "NVIDIA H100", "cores": 16}
     newer = on_gpu(1e6).model_copy(update={"machine": machine, "started_at": "2099-01-01T00:00:00+00:00"})
     judged = judge(claim(), [on_gpu(9e6), newer])
@@ -120,13 +119,13 @@ def test_newer_record_of_other_hardware_does_not_take_the_place_of_one_of_the_cl
 
 
 def test_counts_are_of_each_verdict_that_was_given():
-    """Two claims that hold and one unmeasured give three; no verdict counts 0."""
+    """counts() omits verdicts that no claim has."""
     judged = [judge(claim(), records) for records in ([on_gpu(9e6)], [], [on_gpu(9e6)])]
     assert counts(judged) == {"holds": 2, "not measured yet": 1}
 
 
 def test_report_gets_the_whole_ledger():
-    """Rows are all claims; those without a figure have no text."""
+    """The report has a row for every claim."""
     tag = {"env": "tag_continuous", "backend": "pycuda", "n_envs": 2_000, "n_agents": 110, "exact": False}
     found = for_report([record(3e6, point=tag, threads=None)])
     assert len(found.table.rows) == sum(found.counts.values()) == len(CLAIMS) + len(own_claims(published()))
@@ -138,7 +137,10 @@ def test_report_gets_the_whole_ledger():
 
 
 def test_claim_without_records_says_what_is_missing():
-    """Reasons: no record, no such point, or no possible measurement."""
+    """An unmeasured claim names the reason.
+
+    Reasons: no record, no such point, or no possible measurement.
+    """
     assert (
         "--run"
         in judge(claim(Query(quantity="Rate", of=replace(FAST, axes=CASES["env_step"].points("full")[0]))), []).why
@@ -152,7 +154,10 @@ def test_claim_without_records_says_what_is_missing():
 
 
 def test_newest_evidence_decides():
-    """Older, smoke, contended, wrong and other-version records are ignored."""
+    """The newest valid record decides a claim.
+
+    Older, smoke, contended, wrong and other-version records are ignored.
+    """
     records = [
         on_gpu(3e6, started_at="2026-01-02T00:00:00", run_id="good"),
         on_gpu(1e6, started_at="2026-01-01T00:00:00"),
@@ -167,7 +172,7 @@ def test_newest_evidence_decides():
 
 
 def test_ratio_is_of_one_run_and_names_its_baseline():
-    """In one run 10 M over 1 M is 10, between 9/1.1 and 11/0.9."""
+    """A ratio uses two records of one run."""
     records = [
         on_gpu(1e7, run_id="both", started_at="2026-01-01T00:00:00"),
         record(1e6, point=point("cpu", 100), run_id="both", started_at="2026-01-01T00:00:00"),
@@ -183,14 +188,14 @@ def test_ratio_is_of_one_run_and_names_its_baseline():
 
 
 def on_card(card: str, rate: float, backend: str, day: int, **changes):
-    """Return a record of a GPU, from a run named by its day."""
+    """Return a GPU's record from the run of a day."""
     when = {"run_id": f"day {day}", "started_at": f"2026-01-0{day}"}
     machine = {"gpu": "NVIDIA H200", "cores": 16, "gpu_uuid_hash": card}
     return record(rate, point=point(backend, 100), threads=None, machine=machine, **when, **changes)
 
 
 def test_ratio_of_two_cards_decides_nothing():
-    """A run with both sides on one GPU decides; without one a reason appears."""
+    """A ratio needs both records on one GPU."""
     over_numba = Query(quantity="Ratio", of=FAST, over=Filter(case="env_step", axes={"backend": "numba"}))
     two = [on_card("first", 9e6, "pycuda", 2), on_card("second", 1e6, "numba", 2)]
     one = [on_card("first", 4e6, "pycuda", 1), on_card("first", 2e6, "numba", 1)]
@@ -206,7 +211,7 @@ def test_ratio_of_two_cards_decides_nothing():
 
 
 def test_table_has_no_ratio_of_two_cards():
-    """A point has a ratio only to a baseline on its own GPU."""
+    """The speedup column compares only records of one GPU."""
     near, far = on_card("first", 4e6, "pycuda", 1), on_card("second", 4e6, "pycuda", 1)
     base = on_card("first", 2e6, "numba", 1)
     for found, text in ((near, "2"), (far, NOTHING)):
@@ -215,7 +220,7 @@ def test_table_has_no_ratio_of_two_cards():
 
 @pytest.mark.parametrize("is_turned", [False, True])
 def test_ratio_is_that_of_a_comparison_where_there_is_one(is_turned):
-    """An interleaved comparison at 8x CPU time precedes newer records, and is named."""
+    """An interleaved comparison outranks ratios of newer records."""
     work = {"env_steps": 1_000}
     fast = on_gpu(1e7, run_id="turns-a", work_per_run=work)
     slow = record(1e6, point=point("cpu", 100), run_id="turns-b", work_per_run=work)
@@ -234,7 +239,10 @@ def test_ratio_is_that_of_a_comparison_where_there_is_one(is_turned):
 
 
 def beside(times: float, peer: str, day: int = 2, card: str = "first"):
-    """Return our record (8 M), a peer's, and their interleaved pairs, 1 % apart."""
+    """Return our record, a peer's record and their interleaved comparison.
+
+    Ours has 8 M env steps/s, `times` the peer's; pairs vary by 1 %.
+    """
     ours = on_card("first", 8e6, "pycuda", day).model_copy(update={"id": f"ours {peer} {times}"})
     axes = {"peer": peer, "env": "cartpole", "n_envs": 100, "n_agents": 1, "work": "simulate"}
     theirs = on_card(card, 8e6 / times, "", day, case="peer").model_copy(
@@ -245,10 +253,10 @@ def beside(times: float, peer: str, day: int = 2, card: str = "first"):
 
 
 def test_peer_in_turns_goes_before_its_figure_of_another_run():
-    """Interleaved with the faster variant ours is 8x as fast, not 16x.
+    """Interleaved runs with a peer outrank its published constant.
 
-    16x would be the ratio to a constant 0.5 M. Newer interleaved runs of a variant replace older ones; another peer is
-    ignored.
+    Interleaved with the peer's faster variant, ours is 8x as fast; over the constant 0.5 M it would be 16x. Newer
+    interleaved runs of a variant replace older ones; another peer is ignored.
     """
     goal = claim(Query(quantity="Ratio", of=FAST, peer="theirs", theirs=0.5e6), low=10, unit="times")
     sides = [beside(30, "theirs-slow"), beside(4, "theirs-fast", day=1), beside(8, "theirs-fast")]
@@ -264,10 +272,10 @@ def test_peer_in_turns_goes_before_its_figure_of_another_run():
 
 
 def test_peer_that_was_faster_elsewhere_widens_the_interval():
-    """Interleaved ours is 12x, but a peer's older 1 M makes it 8x: 10x is unproven.
+    """A peer's faster result on the same GPU model lowers the bound.
 
-    A 1 M measured on an H200 does not affect interleaved runs on an H100. They decide the goal too, as a ratio on one
-    GPU.
+    Interleaved, ours is 12x; over the peer's 1 M of another run it is 8x, so 10x stays unproven. A 1 M measured on an
+    H200 does not affect interleaved runs on an H100. They decide the goal too, as a ratio on one GPU.
     """
     goal = claim(Query(quantity="Ratio", of=FAST, peer="theirs", theirs=1e6), low=10, unit="times")
     records, turns = beside(12, "theirs")
@@ -284,7 +292,10 @@ def test_peer_that_was_faster_elsewhere_widens_the_interval():
 
 
 def test_loop_in_python_that_was_faster_beside_another_gpu_widens_the_interval():
-    """Interleaved runs next to a busy core do not hide a quiet one's figure."""
+    """A Python-bound peer's result on any GPU lowers the bound.
+
+    Such a peer depends on the CPU: its interleaved run may have had a busy core.
+    """
     goal = claim(Query(quantity="Ratio", of=FAST, peer="theirs", theirs=1e6), low=10, unit="times")
     records, turns = beside(12, "theirs")
     machine = {"gpu": "NVIDIA H100", "cores": 16, "gpu_uuid_hash": "first"}
@@ -294,7 +305,10 @@ def test_loop_in_python_that_was_faster_beside_another_gpu_widens_the_interval()
 
 
 def test_remarks_on_what_is_timed_in_laps_tell_how_slow_the_cores_were():
-    """Fastest laps confirm each other on any busy core: a remark is needed."""
+    """Timings by fastest laps carry a remark about slow cores.
+
+    Fastest laps confirm each other even on a busy core.
+    """
     host = Host(load_before=0.1, pinned_cores=None, loop_ns=[300_000, 630_000])
     confirmed = record(notes={"undisturbed_rounds": 1}, samples_ns=[1.0], host=host)
     assert remarks(confirmed) == []
@@ -303,14 +317,17 @@ def test_remarks_on_what_is_timed_in_laps_tell_how_slow_the_cores_were():
 
 
 def test_efficiency_is_the_ratio_over_what_was_put_in():
-    """Ten times the environments at eight times the rate are 0.8 of linear."""
+    """`per` divides a ratio by the added resources.
+
+    Ten times the environments at eight times the rate are 0.8 of linear.
+    """
     ten = replace(FAST, axes=FAST.axes | {"n_envs": 1000})
     seen = Query(quantity="Ratio", of=ten, over=FAST, per=10).estimate([on_gpu(1e6), on_gpu(8e6, n_envs=1000)])
     assert seen.value == pytest.approx(0.8)
 
 
 def test_traffic_is_bytes_over_agent_steps():
-    """1 MiB/s in and 3 MiB/s out at 4 x 2^20 agent-steps/s are one byte each."""
+    """Traffic is PCIe bytes, both directions, per agent step."""
     telemetry = {"gpm": {"pcie_received_mib_per_s": 1.0, "pcie_sent_mib_per_s": 3.0}}
     traffic = Query(quantity="Traffic", of=FAST)
     seen = traffic.estimate([on_gpu(4 * 2**20, telemetry=telemetry)])
@@ -336,7 +353,10 @@ def query(quantity, of=TEN, **more) -> Query:
 
 
 def test_time_to_learn_is_the_median_over_all_seeds():
-    """A missed threshold counts as longest; half of them leave no figure."""
+    """Seeds that miss the threshold count as infinitely slow.
+
+    If half of them miss it, there is no median.
+    """
     seen = query("Learned").estimate(learned(10, [1.0, 9.0, None]))
     assert (seen.value, seen.low, seen.high) == (9.0, 1.0, math.inf)
     assert seen.note == "median of 3 seeds; 1 did not reach it"
@@ -344,7 +364,7 @@ def test_time_to_learn_is_the_median_over_all_seeds():
 
 
 def test_time_to_learn_needs_enough_seeds():
-    """An older run with five seeds precedes a newer one with two."""
+    """Runs with too few seeds are ignored."""
     five = query("Learned", n_seeds=5)
     two = [each.model_copy(update={"run_id": "newer", "started_at": "2030-01-01"}) for each in learned(10, [1.0, 1.0])]
     assert five.estimate([*learned(10, [3.0] * 5), *two]).value == 3.0
@@ -353,7 +373,10 @@ def test_time_to_learn_needs_enough_seeds():
 
 
 def test_time_to_learn_without_bound_decides_nothing():
-    """The median of 9 s meets "at most 10 s", but one seed failed."""
+    """A failed seed leaves the claim inconclusive.
+
+    The median of 9 s meets "at most 10 s", but the interval has no upper end.
+    """
     slow = claim(query("Learned"), low=10, bound="at most", hardware="host")
     judged = judge(slow, learned(10, [1.0, 9.0, None]))
     assert judged.verdict == "inconclusive"
@@ -362,7 +385,10 @@ def test_time_to_learn_without_bound_decides_nothing():
 
 
 def test_select_tells_an_absent_axis():
-    """TF32 seeds have an extra axis, and must not count with fp32 seeds."""
+    """A filter's None excludes records that have the axis.
+
+    TF32 records have the axis `precision`; fp32 records lack it.
+    """
     records = learned(10, [1.0, 1.0, 1.0]) + learned(10, [5.0, 5.0, 5.0], precision="tf32")
     assert query("Learned").estimate(records).value == 1.0
     tf32 = replace(TEN, axes=TEN.axes | {"precision": "tf32"})
@@ -372,7 +398,7 @@ def test_select_tells_an_absent_axis():
 
 @pytest.mark.parametrize("how", ["counted", "told"])
 def test_time_to_learn_on_a_shared_gpu_is_no_evidence(how):
-    """Other processes make the time invalid, but the reached threshold counts."""
+    """A shared GPU invalidates times, but not reached thresholds."""
     alone = learned(10, [2.0] * 5)
     shared = {"host": Host(load_before=0.0, pinned_cores=None, gpu_users=1)}
     if how == "told":
@@ -386,7 +412,7 @@ def test_time_to_learn_on_a_shared_gpu_is_no_evidence(how):
 
 
 def test_times_sooner_divides_the_medians():
-    """2 s in many environments against 6 s in few are three times sooner."""
+    """`TimesSooner` divides the medians of two times."""
     many = replace(TEN, axes={"n_envs": 1_000})
     records = learned(10, [5.0, 6.0, 7.0]) + learned(1_000, [1.0, 2.0, 3.0])
     sooner = query("TimesSooner", many, over=TEN)
@@ -407,7 +433,7 @@ def test_times_sooner_divides_the_medians():
     ids=["all", "one not measured", "one missed", "one missed, one not measured"],
 )
 def test_every_seed_must_learn(seconds, verdict, note):
-    """A seed without a record is undecided; a missed threshold fails."""
+    """One missed threshold fails; a missing seed decides nothing."""
     every = claim(query("Reached", n_seeds=5), low=5, hardware="host")
     judged = judge(every, learned(10, seconds))
     assert (judged.verdict, judged.estimate.note) == (verdict, note)
@@ -415,14 +441,17 @@ def test_every_seed_must_learn(seconds, verdict, note):
 
 
 def test_seeds_that_play_worse_afterwards_are_told():
-    """The threshold is the exploring policy's; a low evaluation is only reported."""
+    """A low evaluation after training is only reported.
+
+    The claim concerns the exploring policy, which reached the threshold.
+    """
     judged = judge(claim(query("Reached", n_seeds=2), low=2, hardware="host"), learned(10, [1.0, 1.0], after=300.0))
     assert judged.verdict == "holds"
     assert "evaluated after training, 2 of 2 are below it" in judged.why
 
 
 def test_rate_over_a_published_one_is_a_number_of_times():
-    """2 M over 0.2 M is 10x, with our record's interval."""
+    """A ratio to a published rate has our record's interval."""
     tenfold = claim(Query(quantity="Ratio", of=FAST, theirs=0.2e6, unpaired="of another run"), low=10, unit="times")
     seen = judge(tenfold, [on_gpu(2e6)]).estimate
     assert seen.note == "of another run"
@@ -431,14 +460,14 @@ def test_rate_over_a_published_one_is_a_number_of_times():
 
 
 def test_claim_about_several_gpus_says_how_many_it_needs():
-    """Without a record of four ranks, four GPUs are missing."""
+    """A claim about four ranks asks for four GPUs."""
     four, one = (Filter(case="scaling", axes={"backend": "pycuda", "n_ranks": n}) for n in (4, 1))
     judged = judge(claim(Query(quantity="Ratio", of=four, over=one, per=4)), [])
     assert (judged.verdict, judged.why) == ("not measured yet", "not measured here; needs 4 GPUs")
 
 
 def test_own_claim_needs_another_run():
-    """A run's result is claimed; only a later run confirms it."""
+    """Only a later run confirms our own claim."""
     best, other = on_gpu(2e6, run_id="first"), on_gpu(1e6, n_envs=10, run_id="first")
     (own,) = own_claims([best, other])
     assert (own.low, own.made_by) == (2e6, "first")
@@ -455,7 +484,7 @@ def test_own_claim_needs_another_run():
     ("now", "verdict"), [(3e6, "holds"), (2.1e6, "holds"), (1.9e6, "inconclusive"), (1.5e6, "does not hold")]
 )
 def test_own_claim_is_held_against_the_newest_run(now, verdict):
-    """Faster than or equal to the published value holds; slower does not."""
+    """The newest run must match the published value."""
     years = ("2001", "2002", "2003")
     runs = [
         on_gpu(rate, run_id=f"of {year}", started_at=f"{year}-01-01T00:00:00+00:00")
@@ -467,7 +496,7 @@ def test_own_claim_is_held_against_the_newest_run(now, verdict):
 
 
 def test_own_claim_is_what_another_run_has_on_the_same_hardware():
-    """Two runs on one GPU outweigh a single run on a faster GPU."""
+    """Own claims prefer hardware with two runs."""
     slow = [on_gpu(2e6, run_id=name, started_at=f"{name}-01-01T00:00:00+00:00") for name in ("2001", "2002")]
     fast = on_gpu(9e6, run_id="2003", started_at="2003-01-01T00:00:00+00:00")
     fast = fast.model_copy(update={"machine": fast.machine | {"gpu": "another"}})
@@ -478,7 +507,7 @@ def test_own_claim_is_what_another_run_has_on_the_same_hardware():
 
 
 def test_own_claim_of_learning_needs_every_seed():
-    """Five seeds make a claim, not two lucky ones; precisions stay apart."""
+    """An own learning claim needs all seeds in one precision."""
     five = learned(10, [3.0] * len(SEEDS))
     records = five + learned(20, [1.0, 1.0]) + learned(10, [2.0], precision="tf32")
     (own,) = own_claims(records)
@@ -487,7 +516,7 @@ def test_own_claim_of_learning_needs_every_seed():
 
 
 def test_ledger_names_points_that_the_suite_has():
-    """Each claim has points of a preset as its measure, or a reason."""
+    """Each claim names points of a preset, or a reason."""
     assert all(each.query is not None or each.cannot for each in CLAIMS)
     assert len({each.name for each in CLAIMS}) >= len(CLAIMS) - 2
     missing = {each.name for each in CLAIMS if each.query is not None and not all(map(points, each.query.filters))}
@@ -498,7 +527,10 @@ NUMBER = re.compile(r"(\d[\d,.]*\d|\d)( million)?")
 
 
 def test_claims_about_the_time_to_learn_leave_whole_runs_out():
-    """Complete runs are not timed; a population has other seeds."""
+    """Claims about learning exclude complete runs and populations.
+
+    Complete runs are not timed; a population has other seeds.
+    """
     queries = [each.query for each in CLAIMS if each.query is not None]
     filters = [of for query in queries for of in (query.of, query.over) if of is not None and of.case == "learn"]
     assert filters
@@ -516,7 +548,10 @@ OF_OTHERS = [each for each in CLAIMS if each.source != "goals of this project"]
 
 @pytest.mark.parametrize("bound", ["low", "high"])
 def test_ledger_keeps_to_the_words_that_it_quotes(bound):
-    """A figure is in its quotation, or marked as read from words or a chart."""
+    """A claim's figures appear in its quotation.
+
+    Otherwise the claim is marked as read from words or a chart.
+    """
     for each in OF_OTHERS:
         figure = getattr(each, bound)
         assert each.quote or each.reading or each.cannot, each.name
@@ -525,7 +560,10 @@ def test_ledger_keeps_to_the_words_that_it_quotes(bound):
 
 
 def test_ledger_says_at_least_and_about_where_its_source_does():
-    """Bounds are the source's words, ranges have two figures, readings are marked."""
+    """A claim's bound matches the wording of its quotation.
+
+    Quoted ranges have two figures; readings from charts are exempt.
+    """
     words = {"at least": ("at least", "over"), "at most": ("at most", "up to"), "about": ("about", "~", "roughly")}
     for each in OF_OTHERS:
         if each.bound and not each.reading:
@@ -537,7 +575,7 @@ def test_ledger_says_at_least_and_about_where_its_source_does():
 
 
 def test_quoted_numbers_by_hand():
-    """Digits with commas, points and millions, and both ends of a range."""
+    """Quoted numbers include commas, millions and both range ends."""
     quote = "2.9 million steps with 2000 environments, 7-8X, 1.5x-3x, 10-fold and 16,384"
     assert quoted_numbers(claim(quote=quote)) == {2.9e6, 2000, 7, 8, 1.5, 3, 10, 16384}
 
@@ -549,7 +587,10 @@ def test_ledger_links_every_source():
 
 
 def test_ledger_has_every_row_of_the_reference():
-    """Each point of `train` measured elsewhere is a goal, in its precision too."""
+    """Each published `train` rate is a goal.
+
+    PureJaxRL's rates are goals in TF32 too.
+    """
     goals = [each for each in CLAIMS if each.source == "goals of this project" and each.query]
     for anchor in ANCHORS:
         if anchor.env_steps_per_s is not None:
@@ -565,7 +606,10 @@ TRANSITIONS = [each for each in CLAIMS if each.name.endswith("training sends not
 
 @pytest.mark.parametrize("transition", TRANSITIONS, ids=lambda each: each.name)
 def test_ledger_knows_what_a_transition_is(transition):
-    """A hundredth of an agent's transition matches the size of the env's arrays."""
+    """A transition's bytes match the env's arrays.
+
+    The bound is a hundredth of these bytes; a number has four.
+    """
     env, n_agents = (transition.query.of.axes[axis] for axis in ("env", "n_agents"))
     wrapper = EnvWrapper(ENVS[env](**env_config(env, n_agents)), num_envs=1, env_backend="cpu", auto_reset=True)
     wrapper.reset_all_envs()
@@ -576,7 +620,7 @@ def test_ledger_knows_what_a_transition_is(transition):
 
 
 def test_ledger_asks_for_what_case_learn_has():
-    """Every task is a goal, and its queries need the case's number of seeds."""
+    """Each task of `learn` is a goal with all seeds."""
     of_learn = [each for each in CLAIMS if each.query and each.query.of.case == "learn"]
     assert {each.query.n_seeds for each in of_learn} == {len(SEEDS)}
     goals = [each.query.of.axes for each in of_learn if each.query.quantity == "Reached"]
@@ -597,7 +641,7 @@ def test_ledger_asks_for_what_case_learn_has():
     ids=["type", "unknown field", "unknown value of a row", "axis that is not there"],
 )
 def test_broken_claim_names_file_claim_and_field(tmp_path, before, after, names):
-    """The error shows an editor of the ledger the broken place."""
+    """Errors name the ledger file, the claim and the field."""
     file = tmp_path / "claims.toml"
     file.write_text(FILE.read_text().replace(before, after))
     with pytest.raises(LedgerError) as error:
@@ -606,7 +650,7 @@ def test_broken_claim_names_file_claim_and_field(tmp_path, before, after, names)
 
 
 def test_command_prints_every_claim():
-    """Table, JSON and Markdown come from records only, and agree on each claim."""
+    """Table, JSON and Markdown list the claims with a reason."""
     table, as_json, markdown = (
         bench("claims", "--records", ONE_SWEEP, *flags, COLUMNS="240") for flags in ([], ["--json"], ["--markdown"])
     )
@@ -619,7 +663,7 @@ def test_command_prints_every_claim():
 
 
 def test_archive_decides_what_a_set_lacks(tmp_path, monkeypatch):
-    """A claim whose points a set lacks is checked against the archive."""
+    """Archived records decide claims that the published set lacks."""
     (tmp_path / "empty.jsonl").touch()
     monkeypatch.setattr("bench.claims.published_records", lambda: [tmp_path])
     monkeypatch.setattr("bench.claims.past_records", lambda: [ONE_SWEEP])
@@ -628,7 +672,7 @@ def test_archive_decides_what_a_set_lacks(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("has_gpu", [True, False])
 def test_command_measures_what_this_machine_can(tmp_path, monkeypatch, has_gpu):
-    """--run sweeps a claim's points and uses the records, or names missing parts."""
+    """`--run` measures available points and names missing backends."""
     there, absent = availability()["cpu"], Availability(False, "no GPU")
     monkeypatch.setattr(
         "bench.claims.availability",

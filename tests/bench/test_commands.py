@@ -26,7 +26,10 @@ COMMANDS = tomllib.loads(Path(__file__).with_name("commands.toml").read_text())[
 
 @pytest.mark.parametrize("row", COMMANDS, ids=lambda row: row["words"])
 def test_command_says_what_is_wrong_and_measures_nothing(row, tmp_path, monkeypatch):
-    """No verdict's exit code, no traceback, no file."""
+    """Misused commands print an error and write no file.
+
+    They use no verdict's exit code and print no traceback.
+    """
     monkeypatch.chdir(machine.ROOT)
     monkeypatch.setattr(machine, "fingerprint", lambda device: {"gpu": None, "cpu": "a laptop's", "cores": 2})
     name, *words = row["words"].split()
@@ -42,7 +45,7 @@ COMMAND_LINE = typer.main.get_command(cli.app)
 
 
 def parameters():
-    """Return the words that pass an empty argument or option to each command."""
+    """Return an empty argument or option for each command."""
     found = []
     core_line = typer.main.get_command(core_cli.app)
     ours = {name: command.imported() for name, command in COMMAND_LINE.commands.items()}
@@ -58,7 +61,7 @@ def parameters():
 
 @pytest.mark.parametrize(("line", "words"), parameters())
 def test_empty_argument_is_refused(line, words, tmp_path, monkeypatch):
-    """It would stand for the current folder, for everything, or for nothing."""
+    """An empty argument or option is refused."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as caught:
         line.main(words, prog_name="program")
@@ -68,20 +71,23 @@ def test_empty_argument_is_refused(line, words, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", cli.ROWS)
 def test_help_of_a_command_is_its_docstring(name):
-    """`--help`'s line, without imports, is the first paragraph of the command's help."""
+    """A command's short help is its docstring's first paragraph."""
     first, *_ = COMMAND_LINE.commands[name].imported().help.split("\n\n")
     assert " ".join(first.split()) == cli.ROWS[name].help()
 
 
 def test_list_names_cases_and_backends():
-    """With the state of each backend, which the commands that train give too."""
+    """`bench list` prints cases and the state of backends."""
     lines = bench("list").splitlines()
     assert all(f"{case.name} ({case.scope}): {case.title}" in lines for case in CASES.values())
     assert lines[-len(BACKENDS) :] == [f"  {name}: {state}" for name, state in availability().items()]
 
 
 def test_list_says_that_a_backend_does_not_answer(monkeypatch):
-    """This happens with a broken torch."""
+    """`bench list` reports a backend that does not answer.
+
+    This happens with a broken torch.
+    """
     monkeypatch.setattr(bench_list, "ASK", "raise SystemExit(3)")
     assert "exit code 3" in bench("list", exits=1)
 
@@ -108,7 +114,7 @@ MEASURING = ("torch", "numba", "scipy.stats", "matplotlib")
     ],
 )
 def test_command_starts_without_heavy_packages(words, exits, absent, tmp_path):
-    """A command that only reads answers at once."""
+    """Commands that only read import no heavy package."""
     file = tmp_path / "records.jsonl"
     append(file, record())
     lines = imported_by("-m", "bench", *words.replace("FILE", str(file)).split(), exits=exits)
@@ -117,7 +123,7 @@ def test_command_starts_without_heavy_packages(words, exits, absent, tmp_path):
 
 
 def test_availability_of_a_build_for_cpus_needs_no_torch():
-    """Nor NumPy: `list` starts a new process."""
+    """Querying CPU backends imports neither torch nor NumPy."""
     if torch.version.cuda or torch.version.hip:
         pytest.skip("torch is a build for GPUs, which must be asked")
     assert not imported_by("-c", "from warpdrive_min import availability; availability()") & {"torch", "numpy"}
@@ -137,7 +143,7 @@ def test_availability_of_a_build_for_cpus_needs_no_torch():
     ],
 )
 def test_module_imports_no_heavy_package(module):
-    """Reading records and printing need none of them."""
+    """Modules that read or print import no heavy package."""
     lines = imported_by("-c", f"import {module}")
     assert module in lines
     assert not lines & {*HEAVY}
@@ -156,7 +162,10 @@ def imported_by(*words, exits=0):
     "resume", ["/abs/path", "../x", "*", "a/b", "\0", "a" * 5_000, "[", "none"], ids=lambda each: each[:9]
 )
 def test_run_to_resume_is_a_run_id(resume, tmp_path):
-    """A path, a pattern and an unknown id are usage errors."""
+    """`--resume` takes only a known run id.
+
+    A path or a pattern is a usage error.
+    """
     with pytest.raises(typer.BadParameter, match="must be a run"):
         resumed_or_new_run_id(resume, tmp_path, "smoke")
 
@@ -175,7 +184,7 @@ def test_run_to_resume_is_a_run_id(resume, tmp_path):
     ],
 )
 def test_option_without_effect_is_refused(words, code, says, tmp_path):
-    """The user expects an effect."""
+    """An option without effect is refused."""
     file = tmp_path / "records.jsonl"
     append(file, record())
     said = bench(*words.format(file=file, out=tmp_path / "out").split(), exits=code)

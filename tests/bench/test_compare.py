@@ -1,4 +1,4 @@
-"""Two sides: verdicts and permitted comparisons, from records and interleaved."""
+"""Comparisons of two sides: verdicts, from records or interleaved runs."""
 
 from __future__ import annotations
 
@@ -28,13 +28,16 @@ POINT = {"env": "fake", "backend": "cpu", "n_envs": 10, "n_agents": 1, "index": 
     ],
 )
 def test_verdict_of_each_kind(times_b, verdict):
-    """5 % is found at 0.1 % noise, and undecided at 20 % noise."""
+    """Noise decides whether a difference of 5 % is found.
+
+    It is found at 0.1 % noise, and undecided at 20 %.
+    """
     (row,) = judge([pair_of([1.0, 1.0005, 0.9995, 1.0, 1.001, 0.999], times_b, is_interleaved=True)])
     assert row.verdict == verdict
 
 
 def test_verdicts_are_adjusted_for_the_number_of_rows():
-    """A row that is significant alone is not among a hundred others."""
+    """Holm's correction weakens a row among many."""
     one = pair_of([1.0, 1.0, 1.0, 1.0], [1.01, 1.05, 1.03, 1.06], is_interleaved=True)
     none = pair_of([1.0, 1.1, 1.0, 1.1], [1.1, 1.0, 1.1, 1.0], is_interleaved=True)
     assert judge([one])[0].verdict == "slower"
@@ -45,7 +48,7 @@ def test_verdicts_are_adjusted_for_the_number_of_rows():
 
 
 def test_newest_evidence_of_a_point_counts():
-    """A later run replaces an earlier one, and a valid one a spoilt one."""
+    """The newest valid record of a point counts."""
     old = record(started_at="2026-01-01T00:00:00", run_id="old")
     new = record(started_at="2026-01-02T00:00:00", run_id="new")
     spoilt = record(started_at="2026-01-03T00:00:00", run_id="spoilt", telemetry={"contended": True})
@@ -56,7 +59,7 @@ def test_newest_evidence_of_a_point_counts():
 
 @pytest.mark.parametrize("field", ["case_version", "preset", "machine.gpu", "machine.torch"])
 def test_records_that_differ_in_what_matters_do_not_pair(field):
-    """The difference is named with both values; if allowed, they pair."""
+    """Records of different conditions pair only if allowed."""
     name, _, part = field.partition(".")
     other = record(
         **{name: {"gpu": "NVIDIA H200", "cores": 16, part: "other"} if part else 7 if "_" in name else "full"}
@@ -71,7 +74,10 @@ def test_records_that_differ_in_what_matters_do_not_pair(field):
 
 
 def test_pair_of_two_cards_says_so():
-    """Two cards of a kind differ as much as the differences to be found."""
+    """A pair of two GPUs of one model is marked.
+
+    Two such GPUs may differ more than the sides do.
+    """
     cards = [{"gpu": "NVIDIA H200", "cores": 16, "gpu_uuid_hash": card} for card in ("one", "two")]
     first, second = (record(machine=each, threads=None) for each in cards)
     sides = [Evidence.of([each]).comparable for each in (first, second)]
@@ -80,7 +86,7 @@ def test_pair_of_two_cards_says_so():
 
 
 def test_command_compares_two_files(tmp_path):
-    """Table, result, both sides' records are written; permitted differences printed."""
+    """`bench compare` writes the table and both sides' records."""
     samples = [100.0 + each for each in range(20)]
     append(tmp_path / "a.jsonl", record(samples_ns=samples))
     append(tmp_path / "b.jsonl", record(samples_ns=[2 * each for each in samples], preset="full"))
@@ -97,7 +103,7 @@ def test_command_compares_two_files(tmp_path):
 
 
 def test_folders_of_as_many_runs_are_compared_by_run():
-    """Three runs a side are three rounds; the interval includes process differences."""
+    """Equal numbers of runs are compared as rounds."""
     sides = [
         [
             record(run_id=f"{letter}{number}", started_at=f"2026-01-0{number}T00:00:00", samples_ns=[ns * number] * 6)
@@ -114,7 +120,7 @@ def test_folders_of_as_many_runs_are_compared_by_run():
 
 
 def test_command_measures_two_values_of_an_axis(tmp_path):
-    """C++ and NumPy are paired if all else is equal, and leave records."""
+    """`--axis` pairs points that differ in one axis."""
     where = ("--case", "env_step", "--where", "env=cartpole")
     bench("compare", "--axis", "backend=cpu,host", "--preset", "smoke", *where, "--out", tmp_path)
     (file_a,), (file_b,) = tmp_path.glob("*-a.jsonl"), tmp_path.glob("*-b.jsonl")
@@ -125,7 +131,7 @@ def test_command_measures_two_values_of_an_axis(tmp_path):
 
 
 def test_points_with_an_axis_are_paired_with_those_without():
-    """``exact=absent,True`` pairs training with exact training, which has the axis."""
+    """``exact=absent,True`` pairs points without and with the axis."""
     pairs = pairs_along_axis("exact=absent,True", jobs("default", ["case=train", "backend=host"]))
     assert len(pairs) == 2
     assert all({**plain.point, "exact": True} == exact.point and "exact" not in plain.point for plain, exact in pairs)
@@ -133,13 +139,16 @@ def test_points_with_an_axis_are_paired_with_those_without():
 
 @pytest.mark.parametrize("row", GATED, ids=" ".join)
 def test_points_that_are_gated_are_there(row):
-    """Each row of gated.toml has a point on each named backend."""
+    """Each row of gated.toml has points on the backends it names."""
     found = {job.point["backend"] for job in jobs("default", row)}
     assert found == {condition.removeprefix("backend=") for condition in row if condition.startswith("backend=")}
 
 
 def test_case_opens_the_gate_for_all_of_its_points(capsys):
-    """Without a case a gate takes the chosen points; with one, all."""
+    """`--case` gates all points of the case.
+
+    Without it the gate takes only the rows of gated.toml.
+    """
     few, all_of_it = (gated(Choice(cases=cases, where=["backend=host"])) for cases in ([], ["env_step"]))
     assert {job.case.name for job in few} == {"env_step", "train"}
     assert len(few) < len(all_of_it)
@@ -147,6 +156,6 @@ def test_case_opens_the_gate_for_all_of_its_points(capsys):
 
 
 def test_median_of_a_record_is_that_of_its_samples():
-    """Times of one unit are wall times over the work of a run."""
+    """A record's unit times are sample times over the work."""
     assert median(record(samples_ns=[10.0, 20.0, 60.0], work_per_run={"env_steps": 10}).unit_ns) == 2
     assert pair_of([1.0, 1.0], [3.0, 3.0]).ratio.value == pytest.approx(3)

@@ -1,4 +1,4 @@
-"""Instruction counts: reading callgrind, the counted parts, and exactness."""
+"""Instruction counts: parsing callgrind, parts, and exactness."""
 
 from __future__ import annotations
 
@@ -72,7 +72,10 @@ fn=(6)
 
 
 def test_profile_splits_kernels_from_the_path(tmp_path):
-    """A kernel is its launches' blocks with callees; allocators are on neither side."""
+    """A profile separates kernels from the launch path.
+
+    A kernel has its launches' blocks with their callees. Allocators belong to neither.
+    """
     file = tmp_path / "counts.1"
     file.write_text(PROFILE)
     profile = Profile.read(file)
@@ -134,7 +137,7 @@ def test_callgrind_counts_a_kernel_exactly(tmp_path):
 
 @pytest.mark.skipif(not counts.availability().available, reason=str(counts.availability()))
 def test_broken_points_do_not_stop_the_others(monkeypatch):
-    """A failed set-up is reported with a reason; the next point is counted."""
+    """A failed set-up is reported, and other points are counted."""
     for name in ("freeze", "disable"):
         monkeypatch.setattr(server.gc, name, lambda: None)
     monkeypatch.setattr(host, "TARGET", host.TARGET)
@@ -151,7 +154,7 @@ def test_broken_points_do_not_stop_the_others(monkeypatch):
 @pytest.mark.nightly
 @pytest.mark.skipif(not counts.availability().available, reason=str(counts.availability()))
 def test_older_commit_counts_our_points():
-    """The program has moved, and its requests and answers are an interface."""
+    """An older commit counts today's points."""
     commit = "7b60f33"
     if subprocess.run(["git", "cat-file", "-e", f"{commit}^{{commit}}"], cwd=machine.ROOT, check=False).returncode:
         pytest.skip(f"{commit} is not in this clone")
@@ -163,7 +166,7 @@ def test_older_commit_counts_our_points():
 
 
 def test_code_of_another_folder_is_refused(monkeypatch):
-    """A count names its code."""
+    """Counts refuse code of another folder."""
 
     class Elsewhere(Worker):
         def __init__(self):
@@ -188,7 +191,7 @@ COUNTED = counts.Count(parts={"step": 9500.0, PATH: 70_000.0}, work={"env_steps"
 
 @pytest.fixture
 def counted(monkeypatch, tmp_path):
-    """Give every point the same count, without Valgrind; return the counted points."""
+    """Fake the counts of all points; return the counted jobs."""
     times = []
     monkeypatch.setenv("WARPDRIVE_MIN_CACHE", str(tmp_path))
     monkeypatch.setattr(counts, "availability", lambda: Availability(True, "faked"))
@@ -198,7 +201,7 @@ def counted(monkeypatch, tmp_path):
 
 
 def test_records_have_a_part_each(counted):
-    """A record is a kernel or the path, exact, with its point as identity."""
+    """Each kernel and the path have a record with an exact count."""
     jobs = sides.counted_jobs(["pendulum"])
     records = sides.count_instructions(jobs, CONTEXT)
     assert [record.point["kernel"] for record in records] == ["step", PATH] * len(jobs)
@@ -212,7 +215,7 @@ def test_records_have_a_part_each(counted):
 
 
 def test_other_code_is_counted_anew(counted, tmp_path):
-    """An added file or another text is other code."""
+    """Changed or added files are counted again."""
     for text in ("one", "two", "one"):
         (tmp_path / "tree" / "envs").mkdir(parents=True, exist_ok=True)
         (tmp_path / "tree" / "envs" / "kernel.cu").write_text(text)
@@ -221,7 +224,7 @@ def test_other_code_is_counted_anew(counted, tmp_path):
 
 
 def test_what_cannot_be_counted_says_why(counted, monkeypatch):
-    """Failing points, old code and a machine without Valgrind have reasons."""
+    """A point that cannot be counted has a reason."""
     jobs = sides.counted_jobs(["pendulum"])[:1]
     broken = counts.Count(error="KeyError", reason="'torque'")
     monkeypatch.setattr(counts, "count", lambda *_: [broken])
@@ -241,7 +244,10 @@ def test_what_cannot_be_counted_says_why(counted, monkeypatch):
 
 
 def test_command_prints_and_keeps_counts(counted, tmp_path):
-    """`bench static --backend host` compiles nothing for a GPU."""
+    """`bench static --backend host` prints and writes counts.
+
+    It compiles nothing for a GPU.
+    """
     said = bench("static", "--backend", "host", "--env", "pendulum", "--out", tmp_path)
     assert "instructions of a run" in said
     assert "70 k" in said
@@ -251,7 +257,7 @@ def test_command_prints_and_keeps_counts(counted, tmp_path):
 
 
 def test_gate_of_counts(counted, monkeypatch, tmp_path):
-    """A kernel is the same at 0.1 %, and worse or better beyond the threshold."""
+    """Counts beyond the threshold are worse or better."""
     grown = {"step": 1.0005, "sample": 1.01, "reset": 1.05, PATH: 0.9}
 
     def times(share):
@@ -283,7 +289,7 @@ def test_gate_of_counts(counted, monkeypatch, tmp_path):
 
 
 def test_gate_leaves_out_what_one_side_cannot_count(counted, monkeypatch):
-    """A baseline too old for counts is a note, not a one-sided point."""
+    """A baseline too old for counts is a note."""
     jobs = sides.counted_jobs(["pendulum"])
     now = sides.count_instructions(jobs, CONTEXT)
     monkeypatch.setattr(counts, "cached_counts", lambda *_: [counts.Count(error="Skip", reason="too old")] * len(jobs))
@@ -293,7 +299,7 @@ def test_gate_leaves_out_what_one_side_cannot_count(counted, monkeypatch):
 
 
 def test_takers_know_what_is_wanted(counted):
-    """Conditions on points select before counting."""
+    """`--where` selects points before counting."""
     wanted = Choice(cases=["instructions"], where=["program=pendulum", "part=env_step", "kernel=step"])
     (record,) = sides.selected_records(wanted, CONTEXT)
     assert record.point["kernel"] == "step"

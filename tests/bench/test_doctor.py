@@ -18,7 +18,7 @@ from tests.bench.builders import FakeNvml, bench
 
 @pytest.fixture
 def gpu(monkeypatch) -> FakeNvml:
-    """Yield a cool fake GPU whose energy counter moves at each reading."""
+    """Return a cool fake GPU with a moving energy counter."""
     fake = FakeNvml.installed(monkeypatch)
     fake.pids, fake.reasons, fake.samples, fake.degrees, fake.energy = [], [1], 1, 40, iter(range(10**9))
     fake.nvmlClocksEventReasonGpuIdle, fake.nvmlClocksEventReasonApplicationsClocksSetting = 1, 2
@@ -37,7 +37,7 @@ def gpu_findings() -> dict[str, doctor.Finding]:
 
 
 def test_healthy_gpu_is_ok_but_for_its_free_clocks(gpu):
-    """All values are read; unlocked clocks are a note; nothing stays open."""
+    """A healthy GPU is ok, except for unlocked clocks."""
     found = gpu_findings()
     assert found[""].says == "NVIDIA H200"
     assert {topic for topic, finding in found.items() if finding.level != "ok"} == {"clocks"}
@@ -50,7 +50,7 @@ def test_healthy_gpu_is_ok_but_for_its_free_clocks(gpu):
 
 
 def test_throttling_and_foreign_processes_are_problems(gpu):
-    """A hot GPU at its power cap with a foreign process has two problems."""
+    """Throttling and foreign processes are problems."""
     gpu.reasons, gpu.pids, gpu.degrees = [4 | 64], [os.getpid(), 1], 90
     found = gpu_findings()
     assert found["throttling"].level == found["processes"].level == "problem"
@@ -60,7 +60,10 @@ def test_throttling_and_foreign_processes_are_problems(gpu):
 
 
 def test_mig_persistence_and_older_gpus_are_notes(gpu):
-    """Slices, unloading drivers, no GPM and lazy energy counters limit telemetry."""
+    """MIG, no persistence mode and older GPUs are notes.
+
+    They limit telemetry, as do lazy energy counters.
+    """
     gpu.mig, gpu.persistence, gpu.has_gpm = 1, 0, False
     found = gpu_findings()
     assert [found[topic].level for topic in ("MIG", "persistence", "GPM")] == ["note"] * 3
@@ -68,7 +71,7 @@ def test_mig_persistence_and_older_gpus_are_notes(gpu):
 
 
 def test_gpu_that_is_lost_while_it_is_examined_is_told(gpu):
-    """A failure is a note with NVML's reason; other values are read."""
+    """A value that cannot be read is a note with the reason."""
 
     def lost(*arguments):
         raise RuntimeError("GPU is lost")
@@ -81,7 +84,7 @@ def test_gpu_that_is_lost_while_it_is_examined_is_told(gpu):
 
 
 def test_gpu_without_nvml_names_the_install_line(gpu, monkeypatch):
-    """Without the library there is one note, with what to install."""
+    """Without NVML there is one note, with what to install."""
     monkeypatch.setitem(sys.modules, "pynvml", None)
     (finding,) = doctor._gpus()
     assert finding.level == "note"
@@ -89,7 +92,10 @@ def test_gpu_without_nvml_names_the_install_line(gpu, monkeypatch):
 
 
 def test_no_gpu_is_a_note(monkeypatch):
-    """A laptop measures `cpu` and `host`."""
+    """A machine without a GPU is a note.
+
+    It can measure `cpu` and `host`.
+    """
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     (finding,) = doctor._gpus()
     assert finding.level == "note"
@@ -120,7 +126,7 @@ def test_governor_and_turbo_are_read(tmp_path, files, levels):
 
 @pytest.mark.parametrize(("load", "level"), [(0.1, "ok"), (1.0, "note"), (3.0, "problem")])
 def test_load_is_judged_by_the_cores(monkeypatch, load, level):
-    """On four cores a tenth is worth a note, half of them misleads."""
+    """Load is judged per core: a tenth is a note, half a problem."""
     monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
     (finding,) = doctor._load(4)
     assert finding.level == level
@@ -128,7 +134,10 @@ def test_load_is_judged_by_the_cores(monkeypatch, load, level):
 
 @pytest.mark.parametrize(("limit", "level"), [(None, "ok"), (8.0, "ok"), (1.5, "problem")])
 def test_more_threads_than_the_container_allows_are_a_problem(monkeypatch, tmp_path, limit, level):
-    """Four threads under a limit of 1.5 cores are halted; the advice is one thread."""
+    """More threads than the container's CPU limit are a problem.
+
+    Four threads under a limit of 1.5 cores are halted; the advice is one thread.
+    """
     seen = {"cores": 16, "cpu_limit": limit, "cpu": "by hand"}
     monkeypatch.setattr(doctor.machine, "fingerprint", lambda device: seen)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
@@ -147,7 +156,10 @@ def test_more_threads_than_the_container_allows_are_a_problem(monkeypatch, tmp_p
     ],
 )
 def test_settings_that_change_what_is_measured_are_told(monkeypatch, name, value, level, do):
-    """Some change a figure (records keep them), some make it wrong."""
+    """Environment variables that affect a measurement are reported.
+
+    Some change a figure, and records list them; some make it wrong.
+    """
     for each in doctor.machine.SETTINGS:
         monkeypatch.delenv(each, raising=False)
     if name:
@@ -158,7 +170,7 @@ def test_settings_that_change_what_is_measured_are_told(monkeypatch, name, value
 
 
 def test_simulator_is_a_problem(monkeypatch):
-    """Numba's simulator is not timed; without it all is well."""
+    """Numba's simulator is a problem."""
     monkeypatch.setenv("NUMBA_ENABLE_CUDASIM", "1")
     (finding,) = doctor._simulator()
     assert finding.level == "problem"
@@ -178,7 +190,10 @@ def test_simulator_is_a_problem(monkeypatch):
     ],
 )
 def test_git_state_is_judged(monkeypatch, state, level):
-    """Changes, or no commit, are notes: such figures cannot be repeated by others."""
+    """Uncommitted changes or a missing commit are notes.
+
+    Others cannot repeat such figures.
+    """
     monkeypatch.setattr(doctor.machine, "git_state", lambda root: state)
     (finding,) = doctor._git()
     assert finding.level == level
@@ -195,7 +210,7 @@ def test_full_disk_is_a_note(monkeypatch, tmp_path):
 
 
 def test_missing_backends_are_notes_with_their_install_line():
-    """Each missing backend is noted, also for each case that needs it."""
+    """Each missing backend is a note with its install line."""
     states = doctor.availability()
     found = {finding.topic: finding for finding in doctor._backends()}
     assert found["backend cpu"].level == "ok"
@@ -209,7 +224,7 @@ def test_missing_backends_are_notes_with_their_install_line():
 
 
 def test_command_prints_words_or_json_and_exits_with_problems(monkeypatch):
-    """The exit code is 1 with a problem, else 0; JSON has the same findings."""
+    """`bench doctor` exits with 1 if there is a problem."""
     well = doctor.Finding("well", "ok", "all is well")
     ill = doctor.Finding("ill", "problem", "it hurts", "rest")
     monkeypatch.setattr(doctor, "examine", lambda: [well])
@@ -220,7 +235,7 @@ def test_command_prints_words_or_json_and_exits_with_problems(monkeypatch):
 
 
 def test_this_machine_is_examined_whole():
-    """Every part has a finding here, with advice for each problem."""
+    """Each part of this machine has a finding."""
     found = doctor.examine()
     topics = " ".join(finding.topic for finding in found)
     for part in ("simulator", "backend", "compiler", "CPU", "load", "GPU", "git", "cache", "case"):

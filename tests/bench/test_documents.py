@@ -1,4 +1,4 @@
-"""Tables in documents are what their commands print of the records."""
+"""Tables in documents match the output of their commands."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ The end.
 
 @pytest.fixture
 def sweeps(tmp_path, monkeypatch):
-    """Enter a folder with records of two backends, one file out of order."""
+    """Return a folder with records of two backends, and enter its parent.
+
+    One file is out of order.
+    """
     monkeypatch.chdir(tmp_path)
     for name, backends in (("a", ("host", "cpu")), ("b", ("host",))):
         for index, backend in enumerate(backends):
@@ -47,7 +50,7 @@ def measured(backend, started_at, run_id, **changes):
 
 
 def test_refresh_prints_each_table_again_in_its_place(sweeps):
-    """Tables are their commands' output; a second run changes nothing."""
+    """`refresh` replaces each table with its command's output."""
     document = sweeps.parent / "README.md"
     document.write_text(DOCUMENT)
     assert "updated" in bench("refresh", document)
@@ -60,7 +63,7 @@ def test_refresh_prints_each_table_again_in_its_place(sweeps):
 
 
 def test_the_order_of_measuring_does_not_order_tables(sweeps):
-    """Two concurrent lanes print the same table in any order."""
+    """The order of records does not change a table."""
     lines = (sweeps / "a.jsonl").read_text().splitlines()
     backwards = sweeps.parent / "backwards.jsonl"
     backwards.write_text("\n".join(reversed(lines)) + "\n")
@@ -87,7 +90,7 @@ def test_the_order_of_measuring_does_not_order_tables(sweeps):
     ],
 )
 def test_refresh_refuses_what_it_cannot_print(sweeps, text, code, words):
-    """The error names the command, and the document stays as it was."""
+    """A failing command is named, and the document stays unchanged."""
     document = sweeps.parent / "README.md"
     document.write_text(text)
     assert words in " ".join(bench("refresh", document, exits=code).split())
@@ -95,13 +98,13 @@ def test_refresh_refuses_what_it_cannot_print(sweeps, text, code, words):
 
 
 def test_a_table_that_ends_the_file_without_a_line_end_is_replaced(sweeps):
-    """The last line of a file may lack its end."""
+    """A table at the end of a file without newline is replaced."""
     text = "`python -m bench table sweeps/a.jsonl`\n\n| a |\n|---|"
     assert with_renewed_tables(text, str).endswith(markdown_tables(["sweeps/a.jsonl"]) + "\n")
 
 
 def test_published_tables_are_those_of_their_records(monkeypatch):
-    """Each table in results/README.md is the output of the command above it."""
+    """Tables in results/README.md match the command above them."""
     monkeypatch.chdir(machine.ROOT)
     text = (machine.ROOT / "results" / "README.md").read_text()
     assert len(COMMAND.findall(text)) >= 2
@@ -109,7 +112,7 @@ def test_published_tables_are_those_of_their_records(monkeypatch):
 
 
 def test_latest_keeps_one_record_of_a_point_and_names_its_commit(sweeps):
-    """A point has one row, of its newer run; rows name their commits."""
+    """`--latest` shows a point's newest record with its commit."""
     git = {"sha": "1234567890" * 4, "dirty": False}
     append(sweeps / "d.jsonl", measured("host", "2026-01-02T00:00:00+00:00", "d", git=git))
     shown = markdown_tables(["sweeps/*.jsonl"], ["env_step"], only_latest=True)
@@ -122,7 +125,7 @@ def test_latest_keeps_one_record_of_a_point_and_names_its_commit(sweeps):
 
 
 def test_a_table_is_of_the_machines_that_are_asked_for(sweeps):
-    """Records of other machines are omitted, by the start of names in figures."""
+    """`--on` selects machines by the start of their names."""
     other = {**record().machine, "gpu": "NVIDIA L4", "cores": 8}
     append(sweeps / "d.jsonl", measured("pycuda", "2026-01-02T00:00:00+00:00", "d", machine=other))
     shown = markdown_tables(["sweeps/*.jsonl"], ["env_step"], on="nvidia-l4")
@@ -133,7 +136,7 @@ def test_a_table_is_of_the_machines_that_are_asked_for(sweeps):
 
 
 def test_table_without_records_says_why(sweeps):
-    """Missing file, no record, no match, and failures are different errors."""
+    """Each reason for an empty table has its own error."""
     (sweeps / "empty.jsonl").touch()
     append(sweeps / "failed.jsonl", record(status="failed", reason="too hot"))
     for words, message in {
@@ -146,6 +149,6 @@ def test_table_without_records_says_why(sweeps):
 
 
 def test_every_case_has_a_table():
-    """`run` prints the tables of all cases at its end, in order."""
+    """Each case has a table, in the order of cases."""
     assert list(VIEWS) == list(CASES)
     assert set(CASES) <= set(TABLES)

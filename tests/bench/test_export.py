@@ -1,4 +1,7 @@
-"""Exports: other tools' input equals the records, and less is better."""
+"""Exports for other tools match the records.
+
+Less is better in all of them.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ SHA = "0123456789abcdef0123456789abcdef01234567"
 
 
 def timing(ns: float, backend: str = "host", **changes):
-    """Return a CartPole record with samples of ``ns`` a step, +-10 %."""
+    """Return a CartPole record of ``ns`` per env step, +-10 %."""
     fields = {
         "case_version": CASES["env_step"].version,
         "point": point(backend, 100),
@@ -51,7 +54,7 @@ NAME = "env_step[env=cartpole,backend=host,n_envs=100,n_agents=1,exact=False]"
 
 
 def test_github_action_benchmark_gets_times():
-    """Its customSmallerIsBetter takes name, unit and value; the rest is text."""
+    """github-action-benchmark gets name, unit and time of each point."""
     (entry,) = github_action_benchmark(shown(timing(5.0)))
     assert (entry["name"], entry["unit"], entry["value"]) == (NAME, "ns", 5.0)
     assert entry["range"] == "4.5 to 5.5"
@@ -69,21 +72,21 @@ def test_bencher_gets_latency_in_nanoseconds():
 
 
 def test_newest_of_a_point_is_exported():
-    """The later one of a point's two records counts, in any order."""
+    """The newest record of a point is exported."""
     old, new = timing(5.0, started_at="2026-01-01T00:00:00"), timing(6.0, started_at="2026-01-02T00:00:00")
     for order in ((old, new), (new, old)):
         assert [entry["value"] for entry in github_action_benchmark(shown(*order))] == [6.0]
 
 
 def test_several_machines_do_not_mix():
-    """A file that cannot tell machines apart takes those of one."""
+    """Records of several machines are refused by Bencher's format."""
     other = timing(5.0, machine={"gpu": None, "cpu": "other CPU", "cores": 2, "python": "3.12.3"})
     with pytest.raises(match=r"nvidia-h200-16-cores, other-cpu-2-cores"):
         bencher(shown(timing(5.0), other))
 
 
 def test_what_is_left_out_is_counted():
-    """Wrong, contended, old and rate-only records are skipped and reported."""
+    """Wrong, contended, old and rate-only records are skipped and counted."""
     found, left_out = costs(
         [
             timing(5.0),
@@ -99,7 +102,10 @@ def test_what_is_left_out_is_counted():
 
 
 def test_asv_reads_what_was_measured(tmp_path):
-    """ASV's classes load values, samples, intervals by machine and commit; gaps stay."""
+    """ASV's own classes read the exported results.
+
+    They have values, samples and intervals by machine and commit; missing points stay missing.
+    """
     asv_results = pytest.importorskip("asv.results")
     records = [timing(5.0), timing(50.0, "cpu"), timing(4.0, point=point("host", 1000))]
     write_asv(shown(*records), tmp_path)
@@ -128,7 +134,10 @@ def test_asv_takes_what_was_run_once(tmp_path):
 
 
 def test_asv_keeps_what_lies_in_its_folder(tmp_path):
-    """A second export adds its benchmarks to another export's, or to `asv run`'s."""
+    """An export adds to the benchmarks in ASV's folder.
+
+    They may come from an earlier export or `asv run`.
+    """
     pytest.importorskip("asv")
     write_asv(shown(timing(5.0)), tmp_path)
     sampler = {"implementation": "ours", "backend": "cpu", "n_envs": 1, "n_agents": 1, "n_actions": 2}
@@ -138,14 +147,14 @@ def test_asv_keeps_what_lies_in_its_folder(tmp_path):
 
 
 def test_asv_needs_a_commit(tmp_path):
-    """Records of changed code have no place in a history of commits."""
+    """Records of uncommitted code are refused."""
     pytest.importorskip("asv")
     with pytest.raises(match="commit, then measure"):
         write_asv(shown(timing(5.0, git={"sha": SHA, "dirty": True})), tmp_path)
 
 
 def test_asv_publishes_and_finds_a_step(tmp_path):
-    """`asv publish` finds the one of eight commits that is 12 % slower."""
+    """`asv publish` finds the commit that is 12 % slower."""
     pytest.importorskip("asv")
 
     git(tmp_path, "init", "--quiet")
@@ -176,7 +185,7 @@ def test_asv_publishes_and_finds_a_step(tmp_path):
 
 @pytest.mark.parametrize("form", ["asv", "github-action-benchmark", "bencher"])
 def test_command_exports_a_shipped_sweep(form, tmp_path):
-    """All sixteen points of an H200's sweep are there."""
+    """All sixteen points of an H200's sweep are exported."""
     out = tmp_path / "out"
     bench("export", form, SWEEP, "--out", out)
     if form == "asv":
@@ -186,7 +195,7 @@ def test_command_exports_a_shipped_sweep(form, tmp_path):
 
 
 def test_csv_and_parquet_hold_the_frame(tmp_path):
-    """Both files have equal values of every record, failed ones too."""
+    """CSV and Parquet have equal values of every record."""
     append(tmp_path / "r.jsonl", timing(5.0))
     append(tmp_path / "r.jsonl", record(status="failed", reason='too hot;\n"100" degrees'))
     frame = records(tmp_path / "r.jsonl")

@@ -24,12 +24,18 @@ def chart(records: list[Record], name: str) -> Chart:
 
 @pytest.mark.parametrize("file", shown.TEXTS)
 def test_published_records_show_what_was_reviewed(file: str) -> None:
-    """Captions, cells, panels, values, looks and verdicts equal the reviewed text."""
+    """Figures and tables of published records match the reviewed text.
+
+    The text has captions, cells, panels, values, looks and verdicts.
+    """
     assert "\n".join(shown.TEXTS[file]()).splitlines() == (shown.GOLDEN / file).read_text().splitlines()
 
 
 def test_bars_follow_each_other() -> None:
-    """Shares of 3 and 1 ms are 3/4 and 1/4; bars follow each other."""
+    """Stacked bars follow each other and show shares.
+
+    Shares of 3 and 1 ms are 3/4 and 1/4.
+    """
     axes = {"n_steps": 5, "network": "32-32", "precision": "fp32", "mode": "graph", "algorithm": "A2C"}
     notes = {"rollout_s": 0.003, "update_s": 0.001}
     split = chart([record(case="train", scope="train", point=point("pycuda", 10, **axes), notes=notes)], "split")
@@ -39,7 +45,7 @@ def test_bars_follow_each_other() -> None:
 
 
 def test_ours_of_a_peers_turns_is_no_point_of_another_figure() -> None:
-    """It appears only with the peer, whose command measures both."""
+    """Our side of a peer's pair appears only with the peer."""
     rates = {"env_steps_per_s": metric(1e6), "ours_env_steps_per_s": metric(2e6), "ours_over_peer": metric(2.0)}
     notes = {"ours": {"case": "env_step", "point": point("pycuda", 1000)}}
     where = {"peer": "slow", "env": "cartpole", "n_envs": 1000, "n_agents": 1, "work": "simulate"}
@@ -52,7 +58,10 @@ def test_ours_of_a_peers_turns_is_no_point_of_another_figure() -> None:
 
 
 def test_fastest_variant_of_a_peer_is_its_opponent() -> None:
-    """The table has all and marks the fastest, which the figure has alone."""
+    """A peer's figure shows only its fastest variant.
+
+    The table has all variants and marks that one.
+    """
     found = []
     loud = ["theirs: it was loud"]
     for variant, rate, times, remarks in (("sync", 1e6, 2.0, []), ("scan", 4e6, 9.0, loud), ("other", 2e6, 3.0, [])):
@@ -78,7 +87,7 @@ def test_fastest_variant_of_a_peer_is_its_opponent() -> None:
 
 
 def test_both_painters_draw_the_same_values() -> None:
-    """Each dot of a line figure is in the page's data and in matplotlib's."""
+    """The web page and matplotlib draw the same values."""
     found = [
         record(rate * n, point=point(backend, n), threads=None)
         for backend, rate in (("numba", 1e6), ("pycuda", 3e6))
@@ -97,7 +106,7 @@ def test_both_painters_draw_the_same_values() -> None:
 
 
 def test_legend_of_long_names_has_fewer_columns(two_directions: list[Record]) -> None:
-    """Names too long for one row use more lines, within the paper's width."""
+    """A legend of long names fits the paper's width."""
     figure = plots.paint(chart(two_directions, "limits"))
     figure.canvas.draw()
     box = figure.legends[0].get_window_extent()
@@ -108,7 +117,7 @@ def test_legend_of_long_names_has_fewer_columns(two_directions: list[Record]) ->
 
 @pytest.fixture
 def two_directions() -> list[Record]:
-    """Return two GPU backends over environments and over agents, with limit shares."""
+    """Return records of two backends over environments and agents."""
     sizes = ((1, 5), (10, 5), (10, 50))
     return [
         record(rate, point=point(backend, n_envs, n_agents, "tag_continuous"), threads=None, roofline=0.1)
@@ -121,5 +130,5 @@ def two_directions() -> list[Record]:
     ("value", "text"), [(999.7, "1 k"), (999_600, "1 M"), (17.9e9, "17.9 G"), (2.5e12, "2,500 G"), (0.5, "0.5")]
 )
 def test_rate_has_three_digits_and_no_exponent(value, text):
-    """Also where rounding gives the next unit, and beyond the last one."""
+    """A rate has three digits and a unit, but no exponent."""
     assert number(value) == text

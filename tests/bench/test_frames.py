@@ -21,7 +21,7 @@ ARCHIVE = ROOT / "results" / "archive.zip"
 
 
 def test_row_has_what_the_record_has():
-    """Axes, metrics with intervals, checks, machine and commit are typed columns."""
+    """A row has the record's axes, metrics, checks and machine."""
     sha = "0123456789abcdef0123456789abcdef01234567"
     made = record(
         point=point("host", 100),
@@ -56,19 +56,19 @@ def test_what_a_record_lacks_is_missing():
 
 @pytest.mark.parametrize("changes", [{"point": point("host", 10**20)}, {"started_at": "0001-01-01T00:00:00"}])
 def test_value_that_no_type_holds_is_kept(changes):
-    """A stranger's numbers and times do not break the frame."""
+    """Values that fit no column type do not break the frame."""
     assert len(frame_of([record(**changes)])) == 1
 
 
 def test_no_record_is_an_empty_frame():
-    """It has the columns that every frame has."""
+    """A frame without records has the usual columns."""
     frame = frame_of([])
     assert frame.empty
     assert {"run_id", "case", "started_at", "machine", "commit"} <= {*frame.columns}
 
 
 def test_paths_are_files_folders_patterns_and_the_archive(tmp_path):
-    """Any number of paths, as text or as paths, gives the rows of all records."""
+    """Paths may be files, folders, patterns or archives."""
     for name in ("a", "b"):
         append(tmp_path / f"{name}.jsonl", record(run_id=name))
     assert records(tmp_path / "a.jsonl")["run_id"].tolist() == ["a"]
@@ -80,7 +80,7 @@ def test_paths_are_files_folders_patterns_and_the_archive(tmp_path):
 
 
 def test_damaged_line_is_left_out_and_named(tmp_path, capsys):
-    """A killed sweep's last line costs no other."""
+    """A damaged line is skipped and named."""
     append(tmp_path / "r.jsonl", record())
     with (tmp_path / "r.jsonl").open("a") as file:
         file.write('{"schema": 2, "run')
@@ -89,7 +89,7 @@ def test_damaged_line_is_left_out_and_named(tmp_path, capsys):
 
 
 def test_example_of_the_page_runs(monkeypatch, capsys):
-    """The notebook block of docs/reporting.md gives its ratios and its figure."""
+    """The notebook block of docs/reporting.md runs."""
     monkeypatch.chdir(ROOT)
     (block,) = (
         each for each in tutorial.blocks(ROOT / "docs" / "reporting.md") if "from bench import records" in each.text
@@ -104,7 +104,7 @@ def test_example_of_the_page_runs(monkeypatch, capsys):
 
 
 def test_measuring_imports_no_pandas():
-    """`bench` and timing processes load pandas only for a frame."""
+    """`bench` and timing processes import no pandas."""
     code = "import sys, bench, bench.core.record, bench.process.worker; print('pandas' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout == "False\n"

@@ -1,4 +1,4 @@
-"""The gate: each exit code, on an H200's samples with a slow-down on paper."""
+"""The gate's exit codes, on H200 records with simulated slow-downs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ STORED = machine.ROOT / "results" / ARCHIVE / "sweeps" / "20261121T053731-4c1f3f
 
 @pytest.fixture(scope="module")
 def h200() -> list[Record]:
-    """Records with medians known to within 0.1 to 1 %, as on an H200."""
+    """Return H200 records with medians known to 0.1 to 1 %."""
     files = glob_paths(str(STORED.parent / "20261121T0*.jsonl"))
     kept = Evidence.of(read_all(files)).comparable.values()
     found = [each for each in kept if each.point["backend"] == "pycuda" and 0.001 < half_width(each) < 0.01]
@@ -70,7 +70,7 @@ def run_gate(tmp_path, *arguments: object, exits: int | tuple[int, ...] = Code.O
 
 @pytest.fixture
 def files(tmp_path):
-    """Return a function that runs the gate on two sets of records in files."""
+    """Return a function that runs the gate on two record files."""
 
     def run(baseline: list[Record], now: list[Record], *more: object, exits: int = Code.OK) -> str:
         for name, records in (("baseline", baseline), ("now", now)):
@@ -86,7 +86,7 @@ def files(tmp_path):
 
 
 def test_planted_slow_down_is_a_regression(h200, files, tmp_path):
-    """5 % more time in H200-like samples is exit code 1, in all formats."""
+    """A 5 % slow-down of one point exits with 1."""
     outputs = ["--summary", tmp_path / "out.md", "--junit", tmp_path / "out.xml", "--annotations"]
     now = [*again(h200[1:], 1), *again(h200[:1], 2, slower=0.05)]
     said = files(h200, now, *outputs, exits=Code.REGRESSION)
@@ -101,7 +101,7 @@ def test_planted_slow_down_is_a_regression(h200, files, tmp_path):
 
 
 def test_planted_slow_down_of_everything_is_found_in_every_row(h200, tmp_path):
-    """5 % on all points is a regression in nine of ten rows or more."""
+    """A 5 % slow-down of all points is found in most."""
     report = report_of(h200, again(h200, 3, slower=0.05), tmp_path)
     outcomes = [row.verdict for row in report.rows]
     assert report.code == Code.REGRESSION
@@ -110,13 +110,16 @@ def test_planted_slow_down_of_everything_is_found_in_every_row(h200, tmp_path):
 
 
 def test_nothing_changed_passes_every_time(h200, tmp_path):
-    """All 20 pairs of runs of the same code give 0."""
+    """All 20 pairs of runs of equal code exit with 0."""
     codes = [report_of(again(h200, 100 + i), again(h200, 200 + i), tmp_path).code for i in range(20)]
     assert codes == [Code.OK] * 20
 
 
 def test_noise_is_inconclusive(h200, files):
-    """Scatter of 10 % is inconclusive at a threshold of 3 %: neither 0 nor 1."""
+    """Scatter above the threshold makes points inconclusive.
+
+    Scatter is 10 %, the threshold 3 %; the exit code is neither 0 nor 1.
+    """
     noisy = again(h200, 4, noise=0.2), again(h200, 5, noise=0.2)
     said = files(*noisy, "--annotations", exits=Code.INCONCLUSIVE)
     assert "::warning title=bench gate%3A inconclusive::" in said
@@ -124,7 +127,7 @@ def test_noise_is_inconclusive(h200, files):
 
 
 def test_two_noisy_cores_are_never_wrong(tmp_path):
-    """20 pairs of equal code at 20 % scatter give no regression."""
+    """Equal code at 20 % scatter is never a regression."""
     base = [record(samples_ns=[1e6] * 20, point=point("host", n)) for n in (1, 10, 100)]
     codes = [
         report_of(again(base, 300 + i, noise=0.2), again(base, 400 + i, noise=0.2), tmp_path).code for i in range(20)
@@ -134,12 +137,12 @@ def test_two_noisy_cores_are_never_wrong(tmp_path):
 
 
 def test_broken_records_are_broken(tmp_path):
-    """A file that holds no records is 5, with the place where it breaks."""
+    """A file without records exits with 5, and names the place."""
     assert "is cut short" in run_gate(tmp_path, "--baseline", __file__, "--records", __file__, exits=Code.BROKEN)
 
 
 def test_exception_is_broken_and_still_reported(h200, files, tmp_path, monkeypatch):
-    """Any internal error is exit code 5, and the reports contain it."""
+    """An internal error exits with 5 and appears in reports."""
 
     def breaks(*_):
         raise ZeroDivisionError("by hand")
@@ -152,20 +155,20 @@ def test_exception_is_broken_and_still_reported(h200, files, tmp_path, monkeypat
 
 @pytest.mark.parametrize("side", ["the baseline", "the records"])
 def test_changed_set_of_points_is_not_passed(side, h200, files):
-    """A point on one side alone is exit code 3, and is named."""
+    """A point on one side only exits with 3."""
     sides = (h200, h200[1:]) if side == "the baseline" else (h200[1:], h200)
     said = files(*sides, exits=Code.NOTHING)
     assert f"{name_of(h200[0])} is only in {side}" in said
 
 
 def test_wrong_point_is_broken(h200, files):
-    """A point that fails its check now is 5, whatever the others do."""
+    """A point that fails its check exits with 5."""
     failed = h200[0].model_copy(update={"status": "failed", "reason": "off by 0.5"})
     assert "off by 0.5" in files(h200, [failed, *h200[1:]], exits=Code.BROKEN)
 
 
 def test_other_machine_is_not_comparable(h200, files):
-    """Records of another driver are 4; if allowed, they are judged with a remark."""
+    """Records of another driver exit with 4 unless allowed."""
     other = [each.model_copy(update={"machine": {**each.machine, "driver": "1.0"}}) for each in h200]
     files(h200, other, exits=Code.NOT_COMPARABLE)
     said = files(h200, other, "--allow-mismatch", "machine.driver", "--threshold", "3%")
@@ -173,7 +176,10 @@ def test_other_machine_is_not_comparable(h200, files):
 
 
 def test_contended_and_throttled_records_are_left_out_and_named(h200, files):
-    """Spoilt records decide nothing, however slow; without telemetry the gate fails."""
+    """Contended and throttled records are ignored and named.
+
+    They are 50 % slower: without their telemetry the gate would find a regression.
+    """
     spoilt = again(h200[:2], 6, slower=0.5)
     told = [{"contended": True}, {"throttle_reasons": {"hardware thermal": 0.5}}]
     now = [each.model_copy(update={"telemetry": seen}) for each, seen in zip(spoilt, told, strict=True)]
@@ -184,7 +190,10 @@ def test_contended_and_throttled_records_are_left_out_and_named(h200, files):
 
 
 def test_most_serious_outcome_decides():
-    """Order: broken, not comparable, changed set, regression, noise."""
+    """The most serious outcome sets the exit code.
+
+    Order: broken, not comparable, changed set, regression, noise.
+    """
     slow, noisy, same = (
         judge([pair_of(np.linspace(99, 101, 20), each)], 0.03, None)[0]
         for each in (np.linspace(109, 111, 20), np.linspace(50, 150, 20), np.linspace(99, 101, 20))
@@ -220,7 +229,10 @@ def calibrated(each: Record, run: float, smallest: float) -> Calibration:
 
 
 def test_threshold_is_never_below_the_smallest_detectable(h200):
-    """If A/A runs detect 8 % at least, 5 % is inconclusive, 20 % a regression."""
+    """A slow-down below the smallest detectable one is inconclusive.
+
+    A/A runs detect 8 % at least: 5 % is inconclusive, 20 % a regression.
+    """
     calibration = calibrated(h200[0], run=0.01, smallest=0.08)
     outcomes = {}
     for slower in (0.0, 0.05, 0.2):
@@ -234,7 +246,10 @@ def test_threshold_is_never_below_the_smallest_detectable(h200):
 
 
 def test_noise_between_runs_widens_the_interval():
-    """Samples that agree to 0.1 % do not pass where runs differ by 5 %."""
+    """Calibrated noise between runs widens the interval.
+
+    Samples agree to 0.1 %, but calibrated runs differ by 5 %.
+    """
     times = np.linspace(99.9, 100.1, 20)
     pair = pair_of(times, times)
     assert judge([pair], 0.03, None)[0].verdict == "ok"
@@ -248,7 +263,10 @@ def measure_rounds(*logs: float):
 
 
 def test_rounds_and_calibrated_rounds_are_one_estimate_of_noise():
-    """Four rounds cannot detect 3 % among 20 points; with calibrated ones they can."""
+    """Measured and calibrated rounds are pooled.
+
+    Four rounds alone cannot detect 3 % among 20 points; with calibrated ones they can.
+    """
     same = [measure_rounds(-0.004, 0.004, 0.002, -0.002) for _ in range(19)]
     slower = measure_rounds(0.026, 0.034, 0.032, 0.028)
     known = calibrated(slower.b, run=0.0032, smallest=0.004)
@@ -259,7 +277,10 @@ def test_rounds_and_calibrated_rounds_are_one_estimate_of_noise():
 
 
 def test_point_that_is_not_calibrated_says_whose_noise_stands_in():
-    """The substitute noise sets the detectable slow-down; the interval is the point's."""
+    """An uncalibrated point names the point that supplies its noise.
+
+    That noise sets the detectable slow-down; the interval is the point's own.
+    """
     pair = measure_rounds(0.099, 0.1, 0.1, 0.101)
     known = calibrated(record(point=point("cpu", 7)), run=0.5, smallest=0.4)
     (row,) = judge([pair], 0.03, known)
@@ -279,7 +300,7 @@ def test_point_that_is_not_calibrated_says_whose_noise_stands_in():
 
 
 def test_smallest_and_noise_are_those_of_how_it_was_measured():
-    """Interleaved measurements have the smaller noise."""
+    """Interleaved measurements use the smaller, paired noise."""
     times = np.linspace(99.9, 100.1, 20)
     calibration = calibrated(pair_of(times, times).b, run=0.02, smallest=0.2)
     apart, interleaved = (
@@ -293,7 +314,10 @@ def test_smallest_and_noise_are_those_of_how_it_was_measured():
 
 
 def test_gate_measures_the_baseline_again(tmp_path):
-    """Without records the baseline is measured now; two cores may be too noisy."""
+    """Without `--records` the gate measures the baseline's points.
+
+    On two cores the result may be any of three verdicts.
+    """
     todo = jobs("smoke", ["case=env_step", "backend=host", "env=cartpole"])
     for _ in run(todo, Context.here("smoke"), tmp_path / "baseline.jsonl", run_points):
         pass
@@ -311,7 +335,7 @@ def test_gate_measures_the_baseline_again(tmp_path):
     [((1.1,), Code.REGRESSION), ((1.0, 1.1), Code.INCONCLUSIVE), ((1.0,), Code.OK)],
 )
 def test_regression_against_a_revision_is_there_in_each_round(slower, code, tmp_path, monkeypatch):
-    """10 % in every round's processes is a regression; in some rounds, inconclusive."""
+    """A regression must appear in every round of processes."""
     fake = case(lambda point: timed(), 1)
     speeds = cycle(list(slower))
 
@@ -340,11 +364,11 @@ def test_regression_against_a_revision_is_there_in_each_round(slower, code, tmp_
 
 @pytest.mark.parametrize(("text", "share"), [("5%", 0.05), ("0.05", 0.05), ("2.5%", 0.025)])
 def test_threshold_is_a_percentage_or_a_share(text, share):
-    """Both ways of writing it mean the same."""
+    """A threshold is a percentage or a fraction."""
     assert gate.parse_threshold(text) == pytest.approx(share)
 
 
 def test_annotation_escapes_what_github_reads():
-    """Percent signs and line breaks are escaped: one message is one line."""
+    """Annotations escape percent signs and line breaks."""
     report = Report(baseline="", threshold=0.03, problems=[("broken", "100 %\nwrong")])
     assert report.annotations() == ["::error title=bench gate%3A broken::100 %25%0Awrong"]

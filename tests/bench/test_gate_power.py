@@ -1,4 +1,4 @@
-"""Power of the gate: simulated at calibrated noise, with and without slow-down."""
+"""Power of the gate, simulated at calibrated noise."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BETWEEN = 0.0015
 
 
 def autoregressive(n: int, random: np.random.Generator) -> np.ndarray:
-    """Draw n logarithms of block times from a stationary AR(1) process."""
+    """Draw n log block times from a stationary AR(1) process."""
     noise = random.normal(0, WITHIN * math.sqrt(1 - CORRELATION**2), n)
     noise[0] = random.normal(0, WITHIN)
     return lfilter([1], [1, -CORRELATION], noise)
@@ -43,7 +43,10 @@ def floor(each: Record, pair: float = BETWEEN) -> NoiseFloor:
 
 
 def simulated_pair(each: Record, pair: float, slow_down: float, random: np.random.Generator) -> Pair:
-    """Compare a point with itself in simulated rounds with shared process noise."""
+    """Simulate a pair of a point with itself.
+
+    Blocks of a process share its noise.
+    """
     n_rounds = max(2, ROUNDS[each.preset])
     lags = np.abs(np.subtract.outer(np.arange(2 * TURNS), np.arange(2 * TURNS)))
     of_blocks = WITHIN**2 * float((CORRELATION**lags).mean())
@@ -62,7 +65,10 @@ def simulated_pair(each: Record, pair: float, slow_down: float, random: np.rando
 
 
 def test_gate_finds_three_percent_and_passes_the_same_code(tmp_path):
-    """19 of 20 gates find the slow-down at 12 points; all 20 others pass."""
+    """19 of 20 gates find a 3 % slow-down; equal code passes.
+
+    All 20 gates of equal code pass, at 12 points.
+    """
     some = points(12)
     store([floor(each) for each in some], some[0], "", tmp_path)
     calibration = read(some[0].machine, tmp_path)
@@ -78,7 +84,7 @@ def test_gate_finds_three_percent_and_passes_the_same_code(tmp_path):
 
 
 def test_interval_over_rounds_covers_what_turns_do_not():
-    """95 % intervals over rounds cover a ratio of 1; those over pairs rarely do."""
+    """Intervals over rounds cover the true ratio; over turns rarely."""
     (each,), random = points(1), np.random.default_rng(2)
     covered = {"rounds": 0, "turns": 0}
     for _ in range(300):

@@ -1,4 +1,4 @@
-"""Records of strangers choose no code, write only in `--out`, texts are escaped."""
+"""Records of strangers cannot choose code or files, nor inject markup."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ POINT = {"backend": "cpu", "n_envs": 100, "n_agents": 1, "exact": False}
 
 @pytest.fixture
 def stranger(tmp_path, monkeypatch):
-    """Return a function that writes a module with an import trace; returns records."""
+    """Return a function that writes a record of a stranger's environment.
+
+    The environment's module leaves a file if it is imported.
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     Path("stranger_coin.py").write_text("import pathlib\npathlib.Path('imported').touch()\n")
@@ -57,7 +60,10 @@ def stranger(tmp_path, monkeypatch):
 )
 @pytest.mark.parametrize("command", ["reproduce", "gate"])
 def test_a_record_does_not_choose_what_is_imported(command, env, stranger, tmp_path, monkeypatch):
-    """By path, class or bare name; the message names the option."""
+    """Records cannot make a command import a module.
+
+    Neither a path, a class nor a bare name is imported; the message names the option.
+    """
     monkeypatch.setattr(reproduce, "run_point", lambda job, context: next(in_this_process([job], context)))
     monkeypatch.setattr("bench.process.local.run_points", in_this_process)
     file = stranger(env.replace("{tmp_path}", str(tmp_path)), machine=dict(Context.here("default").machine))
@@ -76,7 +82,10 @@ def test_a_record_does_not_choose_what_is_imported(command, env, stranger, tmp_p
     ],
 )
 def test_what_the_user_names_is_imported(named, env, monkeypatch):
-    """In any spelling and with any config; nothing else is imported."""
+    """Only an environment that the user names is imported.
+
+    Any spelling and any config work.
+    """
     monkeypatch.chdir(ROOT)
     given = record(point={"env": env, **POINT})
     assert job_of(given, names_of([named])).point is given.point
@@ -85,7 +94,7 @@ def test_what_the_user_names_is_imported(named, env, monkeypatch):
 
 
 def test_a_name_of_nothing_is_refused():
-    """The error is one line."""
+    """An unknown environment gives a one-line error."""
     assert "--env: must be one of" in bench("reproduce", "x", "--env", "no/such/thing.py", exits=5)
 
 
@@ -118,7 +127,10 @@ COMMANDS = {
     ids=["case up", "case root", "case", "point", "rest"],
 )
 def test_texts_of_records_are_escaped(command, changes, tmp_path, monkeypatch):
-    """No control characters, broken XML, or files outside the given folder."""
+    """Texts of records are escaped in all outputs.
+
+    No control characters, broken XML, or files outside the given folder.
+    """
     (folder := tmp_path / "a/b/c").mkdir(parents=True)
     monkeypatch.chdir(folder)
     lines = [
@@ -145,7 +157,7 @@ def test_texts_of_records_are_escaped(command, changes, tmp_path, monkeypatch):
 
 
 def test_two_cases_of_one_slug_have_two_files(tmp_path):
-    """Neither replaces the other."""
+    """Two cases with one slug have two files."""
     file = tmp_path / "r.jsonl"
     for case in ("a/b", "a_b"):
         append(file, record(case=case))
@@ -178,7 +190,7 @@ class Page(HTMLParser):
 
 
 def test_the_report_runs_its_own_script_alone():
-    """Its policy has the hashes of script and style, and no other is needed."""
+    """The report's policy permits only its own script and style."""
     page = Page(html([record(run_id=EVIL, notes={"note": EVIL})]))
     assert "unsafe" not in page.policy
     assert page.styled == 0

@@ -42,7 +42,7 @@ def once():
 
 
 def test_training_ends_with_the_row_that_reaches_the_threshold(once):
-    """The last row of the curve is the first at the threshold."""
+    """Training stops at the first row above the threshold."""
     _, _, got, _ = once
     returns = got.curve.mean_return["shared"]
     assert returns[-1] >= 60
@@ -54,7 +54,7 @@ def test_training_ends_with_the_row_that_reaches_the_threshold(once):
 
 
 def test_curve_has_a_row_for_each_line_of_metrics(once):
-    """Steps and seconds grow from row to row, from the first iteration on."""
+    """Steps and seconds grow from row to row of a curve."""
     curve = once[2].curve
     assert len(curve.env_steps) == len(curve.seconds) == len(curve.mean_return["shared"]) > 1
     assert curve.env_steps[0] == shipped("cartpole", "_a2c").trainer.train_batch_size
@@ -63,7 +63,7 @@ def test_curve_has_a_row_for_each_line_of_metrics(once):
 
 
 def test_evaluation_shows_what_was_learned(once):
-    """Greedy episodes are longer after training than before, on both backends alike."""
+    """Training raises the return of greedy episodes."""
     _, before, got, after = once
     assert got.metrics["return_after"].low > got.metrics["return_before"].high
     for check in (before, after):
@@ -72,7 +72,7 @@ def test_evaluation_shows_what_was_learned(once):
 
 
 def test_policy_that_plays_otherwise_elsewhere_is_refused(once, monkeypatch):
-    """Returns that differ by more than chance fail the point."""
+    """A policy with other returns on the reference backend fails."""
     scores = iter([Score(100.0, 1.0, 100.0, 100.0, 20), Score(106.0, 1.0, 106.0, 106.0, 20)])
     monkeypatch.setattr(learning.evaluation, "evaluate", lambda *_, **__: {"shared": next(scores)})
     check = once[0].check()
@@ -81,7 +81,7 @@ def test_policy_that_plays_otherwise_elsewhere_is_refused(once, monkeypatch):
 
 
 def test_seed_that_does_not_get_there_is_recorded(monkeypatch):
-    """After its last episode a run has a curve and a return, but no time."""
+    """A seed that misses the threshold has no time."""
     config = shipped("cartpole", "_a2c")
     short = config.replace(trainer=config.trainer.replace(num_episodes=100))
     monkeypatch.setattr(learning, "shipped", lambda *_: short)
@@ -93,7 +93,10 @@ def test_seed_that_does_not_get_there_is_recorded(monkeypatch):
 
 
 def test_whole_run_goes_on_and_is_judged_by_its_best_weights_too(monkeypatch):
-    """It trains past the threshold; last weights and best checkpoint get scores."""
+    """A complete run trains past the threshold.
+
+    Last weights and best checkpoint both get scores.
+    """
     config = shipped("cartpole", "_a2c")
     trainer, saving = config.trainer.replace(num_episodes=400), config.saving.replace(model_params_save_freq=10)
     short = config.replace(env={"episode_length": 100}, trainer=trainer, saving=saving)
@@ -109,7 +112,10 @@ def test_whole_run_goes_on_and_is_judged_by_its_best_weights_too(monkeypatch):
 
 
 def test_whole_run_of_several_policies_teaches_all_of_them():
-    """Both kinds of Tag's agents learn; to a threshold only the judged one does."""
+    """Complete runs train all policies of an environment.
+
+    Runs to a threshold train only the judged one.
+    """
     task = next(task for task in WHOLE_TASKS if (task.env, task.algorithm) == ("tag_gridworld", "PPO"))
     for more, learners in ((UNTIL_END, ["tagger", "runner"]), ({}, ["tagger"])):
         own = RunConfig.from_dict(settings(task_point(task, "host", 0) | more))
@@ -126,7 +132,10 @@ def population():
 
 
 def test_population_trains_until_each_member_is_there(population):
-    """Figures are members' medians and the last one's; in tables members are seeds."""
+    """A population trains until every member reaches the threshold.
+
+    Its metrics are medians over members, and the last member's; tables list members as seeds.
+    """
     made, got = population
     members = got.notes["members"]
     steps = sorted(members["env_steps_to_threshold"])
@@ -149,7 +158,10 @@ def test_population_trains_until_each_member_is_there(population):
 
 
 def test_members_that_miss_the_threshold_count():
-    """A median needs an interval's end; a miss leaves no last member."""
+    """Members that miss the threshold count in the median.
+
+    Too few members give no interval, hence no median. One miss leaves no time of the last member.
+    """
     members = {"env_steps_to_threshold": [5, 7, 9, None], "seconds_to_threshold": [1.0, 2.0, 3.0, None]}
     assert learning.figures_of_members(members, 1) == {}
     many = {name: [*values[:3]] * 30 + [None] for name, values in members.items()}
@@ -159,7 +171,10 @@ def test_members_that_miss_the_threshold_count():
 
 
 def test_every_run_config_that_learns_has_a_whole_run_from_twenty_seeds():
-    """Preset paper trains each shipped run config but WarpDrive's, on a GPU."""
+    """Preset paper trains each shipped run config from 20 seeds.
+
+    WarpDrive's configs are excluded; all run on a GPU.
+    """
     whole = [point for point in learn.learn_points("paper") if continues_after_threshold(point)]
     ran = [(point["env"], point["algorithm"].lower(), point["seed"]) for point in whole]
     files = (file for env in ENVS.values() for file in Path(inspect.getfile(env)).parent.glob("run_config_*.yaml"))
@@ -170,7 +185,7 @@ def test_every_run_config_that_learns_has_a_whole_run_from_twenty_seeds():
 
 
 def test_table_and_curves_of_whole_runs_tell_the_end():
-    """Two of three seeds end above the threshold; each policy has a panel."""
+    """Complete runs show final returns and a panel per policy."""
     task = next(task for task in WHOLE_TASKS if (task.env, task.algorithm) == ("tag_gridworld", "PPO"))
     curve = Curve(env_steps=[100, 200], seconds=[1.0, 2.0], mean_return={"tagger": [1.0, 37], "runner": [0.5, -4]})
     records = [
@@ -189,7 +204,7 @@ def test_table_and_curves_of_whole_runs_tell_the_end():
 
 
 def test_precisions_that_training_is_timed_in_have_curves():
-    """Each precision timed on a GPU has learning runs, except A2C of Acrobot."""
+    """Each precision timed on a GPU has learning runs."""
     for preset in ("paper", "full"):
         points = [point for point in learn.learn_points(preset) if point["backend"] == "pycuda"]
         seeds = Counter((point["env"], point["algorithm"], point.get("precision", "fp32")) for point in points)
@@ -200,7 +215,7 @@ def test_precisions_that_training_is_timed_in_have_curves():
 
 
 def test_training_speed_without_a_curve_is_named():
-    """bf16 is timed, only fp32 learned; a record in that precision clears the list."""
+    """Timed precisions without a learning curve are listed."""
     axes = {"n_envs": 64, "network": "32-32", "algorithm": "PPO", "precision": "bf16"}
     fast = record(case="train", scope="train", point={"env": "cartpole", "backend": "pycuda", **axes}, threads=None)
     assert without_curve([fast, seed_record(0, 1.0)]) == ["CartPole with PPO in bf16"]
@@ -208,7 +223,7 @@ def test_training_speed_without_a_curve_is_named():
 
 
 def test_every_seed_is_shown_beside_the_mean():
-    """One of five seeds ends at 145: the table names it as the worst."""
+    """Table and chart show each seed, and the worst."""
     ends = (500.0, 145.0, 500.0, 500.0, 499.0)
     records = [seed_record(seed, 9.0, after) for seed, after in enumerate(ends)]
     table = learning_table(records)
@@ -226,7 +241,10 @@ def test_every_seed_is_shown_beside_the_mean():
 
 
 def test_first_episodes_to_end_do_not_count_alone():
-    """Tag GridWorld's first episodes end by a catch, with far too high a mean."""
+    """The first finished episodes alone do not reach the threshold.
+
+    Tag GridWorld's first episodes end by a catch: their mean return is far too high.
+    """
     wanted = ("tag_gridworld", "tagger", "PPO")
     task = next(task for task in TASKS if (task.env, task.learner, task.algorithm) == wanted)
     trainer = learning_run(task)
@@ -240,7 +258,7 @@ def test_first_episodes_to_end_do_not_count_alone():
 
 @pytest.mark.parametrize("task", [TASKS[1], TASKS[4]], ids=["PPO", "DDPG"])
 def test_warm_up_leaves_no_trace(task):
-    """Three iterations give bit-identical weights with and without a warm-up."""
+    """A warm-up does not change the weights."""
 
     def learned(is_warm: bool) -> tuple[int, torch.Tensor]:
         trainer = learning_run(task)
@@ -258,7 +276,7 @@ def test_warm_up_leaves_no_trace(task):
 
 
 def test_figures_follow_from_the_curve():
-    """By hand: row three is the first at 10; rows without episodes are skipped."""
+    """Metrics follow from the curve's first row at the threshold."""
     curve = Curve(
         env_steps=[100, 200, 300, 400], seconds=[0.5, 1.0, 1.5, 2.0], mean_return={"p": [None, 9.0, 10.0, None]}
     )
@@ -273,7 +291,7 @@ def test_figures_follow_from_the_curve():
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: f"{task.env}-{task.algorithm}-{task.learner}")
 def test_settings_are_the_shipped_ones_with_one_learner(task):
-    """Only the learner learns; twice the environments play twice the episodes."""
+    """Settings train one policy and scale episodes with environments."""
     own = RunConfig.from_dict(settings(task_point(task, "host", 4)))
     config = shipped(task.env, f"_{task.algorithm.lower()}")
     assert [name for name, policy in own.policy.items() if policy.to_train] == [task.learner]
@@ -285,14 +303,17 @@ def test_settings_are_the_shipped_ones_with_one_learner(task):
 
 
 def test_schedules_are_stretched_over_more_environments():
-    """Twice the environments take twice the steps, as do schedule points; values stay."""
+    """Schedules stretch with the number of environments."""
     assert learning.stretch([[0, 1e-3], [100, 0.0]], 2) == [[0, 1e-3], [200, 0.0]]
     assert learning.stretch({"actor": 1e-3, "critic": [[5, 0.1]]}, 2) == {"actor": 1e-3, "critic": [[10, 0.1]]}
 
 
 @pytest.mark.parametrize("task", WHOLE_TASKS, ids=lambda task: f"{task.env}-{task.algorithm}")
 def test_shipped_schedules_end_with_their_run(task):
-    """No schedule outlives its run; complete runs are saved five times."""
+    """No schedule is longer than its run.
+
+    Complete runs save five checkpoints.
+    """
     config = shipped(task.env, f"_{task.algorithm.lower()}")
     length = ENVS[task.env](**config.env).episode_length
     n_iterations = config.n_iterations(length)
@@ -304,7 +325,10 @@ def test_shipped_schedules_end_with_their_run(task):
 
 
 def test_every_task_is_learned_from_five_seeds_on_every_compiled_backend():
-    """Presets paper and full have all tasks; claims have many environments."""
+    """Preset paper trains each task from five seeds.
+
+    This holds on each compiled backend. Only CartPole and Acrobot have many environments.
+    """
     points = learn.learn_points("paper")
     for task in TASKS:
         for backend in ("host", "numba", "pycuda"):

@@ -16,7 +16,10 @@ from tests.bench.builders import git
 
 
 def test_fingerprint_reads_this_machine():
-    """Versions and cores are this machine's; unreadable ones are null with a reason."""
+    """The fingerprint has this machine's versions and cores.
+
+    Values that cannot be read are null with a reason.
+    """
     got = machine.fingerprint(torch.device("cpu"))
     assert got["numpy"] == np.__version__
     assert got["torch"] == str(torch.__version__)
@@ -36,7 +39,7 @@ def test_fingerprint_names_no_host_user_or_folder():
 
 
 def test_settings_are_those_that_decide_a_figure(monkeypatch):
-    """Set values appear as set, in a fixed order; other variables are ignored."""
+    """Only known environment variables are recorded, in fixed order."""
     for name in machine.SETTINGS:
         monkeypatch.delenv(name, raising=False)
     assert machine.settings() is None
@@ -48,7 +51,7 @@ def test_settings_are_those_that_decide_a_figure(monkeypatch):
 
 
 def test_git_state_sees_changes_of_the_code(tmp_path, monkeypatch):
-    """A clean checkout has its commit; a code change adds a hash."""
+    """A change of the code adds a hash to the commit."""
     monkeypatch.delenv("BENCH_GIT_SHA", raising=False)
     assert machine.git_state(tmp_path)["sha"] is None
     assert "not a git repository" in machine.git_state(tmp_path)["unread"]
@@ -70,7 +73,10 @@ def test_git_state_sees_changes_of_the_code(tmp_path, monkeypatch):
 
 
 def test_git_state_takes_no_lock(tmp_path):
-    """Git would rewrite its index, and a kill would leave its lock."""
+    """Reading the Git state does not write the index.
+
+    A kill during the write would leave a lock.
+    """
     (tmp_path / "bench").mkdir()
     (file := tmp_path / "bench" / "a.py").write_text("1\n")
     git(tmp_path, "init")
@@ -85,7 +91,7 @@ def test_git_state_takes_no_lock(tmp_path):
 
 
 def test_copy_without_git_may_name_its_commit(tmp_path, monkeypatch):
-    """$BENCH_GIT_SHA replaces a missing checkout; the record notes it."""
+    """$BENCH_GIT_SHA names the commit of a copy without Git."""
     monkeypatch.setenv("BENCH_GIT_SHA", "abc")
     got = machine.git_state(tmp_path)
     assert got["sha"] == "abc"
@@ -94,7 +100,10 @@ def test_copy_without_git_may_name_its_commit(tmp_path, monkeypatch):
 
 
 def test_named_commit_goes_before_that_of_another_checkout(tmp_path, monkeypatch):
-    """A copy inside another project's checkout is not a changed version of that."""
+    """$BENCH_GIT_SHA precedes the commit of an outer checkout.
+
+    The copy may lie in another project.
+    """
     (tmp_path / "bench").mkdir()
     (tmp_path / "bench" / "a.py").touch()
     git(tmp_path, "init")
@@ -110,7 +119,7 @@ def test_named_commit_goes_before_that_of_another_checkout(tmp_path, monkeypatch
 
 
 def test_dependencies_hash_depends_on_what_is_installed(monkeypatch):
-    """The hash is stable, and another when a package is gone."""
+    """The dependencies' hash changes with installed packages."""
     everything = dependencies_hash()
     assert everything == dependencies_hash()
     installed = list(machine.metadata.distributions())
@@ -119,7 +128,10 @@ def test_dependencies_hash_depends_on_what_is_installed(monkeypatch):
 
 
 def ticks(proc, idle, **processes):
-    """Write system figures: 100 ticks/s of one core, and ticks by process id."""
+    """Write fake /proc files with CPU ticks.
+
+    One core has 100 ticks, ``idle`` of them unused; ``processes`` are parent and ticks.
+    """
     proc.mkdir(exist_ok=True)
     (proc / "stat").write_text(f"cpu  {100 - idle} 0 0 {idle} 0 0 0 0 0 0\ncpu0 1 1\n")
     for name, (parent, used) in processes.items():
@@ -129,7 +141,10 @@ def ticks(proc, idle, **processes):
 
 
 def test_bystanders_are_who_descends_from_another_process(tmp_path, monkeypatch):
-    """90 ticks are used: 30 by us, 10 by our grandchild, which is new."""
+    """Load of processes that do not descend from ours is foreign.
+
+    90 ticks are used: 30 by us, 10 by our new grandchild.
+    """
     proc = tmp_path / "proc"
     ticks(proc, 100, p1=(0, 0), p7=(1, 0), p8=(1, 0))
     (proc / "stat").write_text("cpu  0 0 0 0 0 0 0 0 0 0\n")
@@ -141,7 +156,10 @@ def test_bystanders_are_who_descends_from_another_process(tmp_path, monkeypatch)
 
 
 def test_bystanders_on_other_cores_do_not_count(tmp_path):
-    """Other cores' load is ignored: on ours 10 of 20 used ticks are foreign."""
+    """Foreign load on other cores is ignored.
+
+    On our cores 10 of 20 used ticks are foreign.
+    """
     proc = tmp_path / "proc"
     ticks(proc, 0, p7=(1, 0))
     row = "cpu{} {} 0 0 {} 0 0 0 0 0 0\n"
@@ -156,5 +174,5 @@ def test_bystanders_on_other_cores_do_not_count(tmp_path):
 
 
 def test_bystanders_of_a_system_that_does_not_tell_are_unknown(tmp_path):
-    """Without the system's figures there is no share."""
+    """Without /proc the foreign load is unknown."""
     assert machine.OtherProcesses(7, tmp_path).busy() is None

@@ -11,14 +11,17 @@ from tests.bench.builders import FakeWatch, cycle, timed
 
 
 def measure(watch, plan):
-    """Return samples of a point with run lengths from a fake clock."""
+    """Return a point's samples, with run times of a fake clock."""
     timer = Timer(timed(watch.run, stopwatch=watch))
     timer.prepare(plan)
     return timer.measurement(plan)
 
 
 def test_steady_point_gives_its_time_and_stops_at_the_narrow_interval():
-    """Runs of 3 ms give 20 samples of 20 ms or more, median 3 ms."""
+    """A steady point stops once its interval is within 1 %.
+
+    Runs of 3 ms give 20 samples of 20 ms or more, median 3 ms.
+    """
     watch = FakeWatch(lambda run: 3e6)
     got = measure(watch, Plan())
     assert got.median_ns == 3e6
@@ -31,7 +34,7 @@ def test_steady_point_gives_its_time_and_stops_at_the_narrow_interval():
 
 
 def test_warm_up_goes_on_until_the_medians_agree():
-    """A point that gets faster is timed only once it is steady."""
+    """A point is timed only after its run times settle."""
     watch = FakeWatch(lambda run: 20e6 * (1 + max(0.0, 1 - run / 60)))
     got = measure(watch, Plan())
     assert got.warm_up["settled"]
@@ -40,7 +43,7 @@ def test_warm_up_goes_on_until_the_medians_agree():
 
 
 def test_warm_up_that_never_settles_ends_at_its_cap_and_says_so():
-    """An ever faster point stops warming up at the cap, recorded as unsettled."""
+    """A warm-up stops at its cap, recorded as unsettled."""
     watch = FakeWatch(lambda run: 1e9 * 0.98**run)
     got = measure(watch, Plan(warm_up_cap_s=1.0, max_samples=20))
     assert not got.warm_up["settled"]
@@ -48,7 +51,7 @@ def test_warm_up_that_never_settles_ends_at_its_cap_and_says_so():
 
 
 def test_noisy_point_takes_more_samples_up_to_the_cap():
-    """Lengths that vary by half reach the cap, the recorded reason to stop."""
+    """A noisy point takes samples up to the cap."""
     watch = FakeWatch(cycle([40e6, 60e6, 50e6, 42e6, 58e6]))
     got = measure(watch, Plan(warm_up_cap_s=1.0, max_samples=40, measure_cap_s=1e9))
     assert len(got.samples_ns) == 40
@@ -58,7 +61,7 @@ def test_noisy_point_takes_more_samples_up_to_the_cap():
 
 @pytest.mark.parametrize(("cap_s", "n"), [(0.1, 9), (0.6, 12), (5.0, 60)])
 def test_time_cap_stops_slow_work_with_fewer_samples(cap_s, n):
-    """Samples of 50 ms: the fewest for an expired cap, else those before it."""
+    """The time cap limits the samples, but not below a minimum."""
     watch = FakeWatch(cycle([40e6, 60e6]))
     got = measure(watch, Plan(warm_up_cap_s=0.1, measure_cap_s=cap_s))
     assert len(got.samples_ns) == n
@@ -66,7 +69,7 @@ def test_time_cap_stops_slow_work_with_fewer_samples(cap_s, n):
 
 
 def test_one_outlier_does_not_move_the_median():
-    """A sample of a hundred times the length does not affect the median."""
+    """One outlier does not change the median."""
     watch = FakeWatch(lambda run: 2e9 if run == 40 else 20e6)
     got = measure(watch, Plan())
     assert max(got.samples_ns) > 1e8
@@ -74,7 +77,7 @@ def test_one_outlier_does_not_move_the_median():
 
 
 def test_disagreeing_clocks_are_noted():
-    """Device time 10 % below wall time is noted, 1 % is not."""
+    """Device time 10 % below wall time is noted."""
     watch = FakeWatch(lambda run: 20e6, device_share=0.9)
     assert "differ by 10.0%" in measure(watch, Plan()).notes["clocks"]
     watch = FakeWatch(lambda run: 20e6, device_share=0.99)
@@ -82,21 +85,21 @@ def test_disagreeing_clocks_are_noted():
 
 
 def test_clock_that_stands_still_is_an_error():
-    """A clock that does not advance over a sample makes no figure."""
+    """A clock that does not advance raises an error."""
     watch = FakeWatch(lambda run: 0.0)
     with pytest.raises(MeasureError, match="a sample must take time"):
         measure(watch, Plan())
 
 
 def test_simulator_is_refused(monkeypatch):
-    """Under Numba's simulator nothing is timed."""
+    """Timing under Numba's simulator raises an error."""
     monkeypatch.setenv("NUMBA_ENABLE_CUDASIM", "1")
     with pytest.raises(MeasureError, match="simulator"):
         Timer(timed())
 
 
 def test_wall_stopwatch_waits_before_and_after():
-    """The device is waited for before the clock starts and before it stops."""
+    """The stopwatch synchronises before both readings of the clock."""
     events = []
     ticks = iter([10, 35])
 
@@ -110,14 +113,20 @@ def test_wall_stopwatch_waits_before_and_after():
 
 
 def test_interval_of_the_median_has_the_published_ranks():
-    """For 20 samples the 95 % interval is the 6th to 15th, for 6 the range."""
+    """The median's 95 % interval has the published ranks.
+
+    They are the 6th and 15th of 20 samples, and the range of 6.
+    """
     assert median_interval(list(range(1, 21))) == (6, 15)
     assert median_interval([6, 5, 4, 3, 2, 1]) == (1, 6)
 
 
 @pytest.mark.gpu
 def test_events_and_wall_time_agree_on_a_gpu():
-    """Kernels of tens of milliseconds agree, though other processes use the GPU."""
+    """CUDA events and wall time agree for long kernels.
+
+    Other processes may use the GPU.
+    """
     big = torch.ones(8192, 8192, device="cuda")
     timer = Timer(timed(lambda: torch.mm(big, big), synchronize=torch.cuda.synchronize, device=torch.device("cuda")))
     timer.prepare(Plan())

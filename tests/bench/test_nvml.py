@@ -40,7 +40,11 @@ def watch(fake: FakeNvml, samples: int = 4) -> nvml.Sampler:
 
 
 def test_device_is_found_and_summarised(fake, long_enough):
-    """Series have mean, min, max; throttling a share; long windows joules and GPM."""
+    """Telemetry summarises all series of the device.
+
+    Series have mean, minimum and maximum; throttling is a share of the samples. Long windows have joules and GPM
+    metrics.
+    """
     got = watch(fake).telemetry
     assert got.sm_clock_mhz == {"mean": 1500, "min": 1500, "max": 1500}
     assert got.power_w["mean"] == 300
@@ -68,7 +72,10 @@ def test_device_is_found_and_summarised(fake, long_enough):
     ids=["joules need 5 s", "GPM needs 0.1 s", "older GPU", "counter that is set back", "container"],
 )
 def test_what_is_not_read_has_a_reason(fake, request, changes, is_long, field, reason):
-    """Short windows, older GPUs, counters going back, containers cost one figure."""
+    """Each figure that cannot be read has a reason.
+
+    Causes: short windows, older GPUs, counters going back, containers.
+    """
     vars(fake).update(changes)
     if is_long:
         request.getfixturevalue("long_enough")
@@ -80,7 +87,10 @@ def test_what_is_not_read_has_a_reason(fake, request, changes, is_long, field, r
 
 
 def test_nvml_that_fails_in_the_middle_keeps_what_was_read(fake):
-    """A failed reading is not repeated; earlier ones count, with the reason."""
+    """After a failed reading the earlier samples count.
+
+    The reading is not repeated, and its reason is recorded.
+    """
     fake.fails_after = 2
     got = watch(fake, samples=3).telemetry
     assert got.utilisation_percent == {"mean": 90.5, "min": 90, "max": 91}
@@ -89,7 +99,7 @@ def test_nvml_that_fails_in_the_middle_keeps_what_was_read(fake):
 
 
 def test_metric_that_fails_is_not_taken_for_zero(fake, long_enough):
-    """NVML reports failures of single GPM metrics: those are omitted with the reason."""
+    """A GPM metric that fails is omitted with its reason."""
     fake.gpm_status = {list(nvml.GPM).index("dram_bandwidth_percent"): 3}
     got = watch(fake).telemetry
     assert set(got.gpm) == set(nvml.GPM) - {"dram_bandwidth_percent"}
@@ -97,7 +107,7 @@ def test_metric_that_fails_is_not_taken_for_zero(fake, long_enough):
 
 
 def test_lost_gpu_frees_what_it_can_and_raises_nothing(fake, long_enough):
-    """A GPU that vanishes leaves the earlier samples, and reasons for the rest."""
+    """A lost GPU keeps earlier samples and raises nothing."""
 
     def lost(*arguments):
         fake.samples += 1
@@ -119,7 +129,7 @@ def test_lost_gpu_frees_what_it_can_and_raises_nothing(fake, long_enough):
 
 
 def test_driver_that_hangs_does_not_hold_up_the_measurement(fake, monkeypatch):
-    """If an NVML call does not return, there is a reason instead of telemetry."""
+    """A hanging NVML call gives a reason instead of telemetry."""
     monkeypatch.setattr(nvml, "ANSWER_S", 0.01)
     release, waits = threading.Event(), threading.Event()
 
@@ -137,7 +147,7 @@ def test_driver_that_hangs_does_not_hold_up_the_measurement(fake, monkeypatch):
 
 
 def test_foreign_process_marks_the_run_contended(fake):
-    """Other processes on the GPU are seen and counted."""
+    """Other processes on the GPU make a run contended."""
     assert watch(fake).telemetry.other_processes == 0
     fake.samples = 0
     fake.pids += [1, 2]
@@ -148,13 +158,16 @@ def test_foreign_process_marks_the_run_contended(fake):
 
 
 def test_own_process_under_another_number_is_not_foreign(fake):
-    """In a container NVML may list this process by its number outside."""
+    """This process is not foreign, whatever its PID in NVML.
+
+    In a container NVML may list it by its PID on the host.
+    """
     fake.pids = [os.getpid() + 1]
     assert watch(fake).telemetry.contended is False
 
 
 def test_old_library_has_the_reasons_by_their_old_name(fake):
-    """Without `ClocksEventReasons` the reasons of `ClocksThrottleReasons` count."""
+    """Without `ClocksEventReasons`, `ClocksThrottleReasons` is read."""
     monkey = SimpleNamespace(
         nvmlDeviceGetCurrentClocksThrottleReasons=lambda handle: 9,
         nvmlClocksThrottleReasonGpuIdle=1,
@@ -164,14 +177,14 @@ def test_old_library_has_the_reasons_by_their_old_name(fake):
 
 
 def test_throttling_leaves_out_what_is_no_trouble():
-    """Idling and chosen clocks are no unwanted slow-down."""
+    """Idling and chosen clocks are not throttling."""
     reasons = {"idle": 0.5, "application clocks": 1.0, "software power cap": 0.25}
     assert nvml.throttling({"throttle_reasons": reasons}) == {"software power cap": 0.25}
     assert nvml.throttling({"throttle_reasons": None}) == nvml.throttling(None) == {}
 
 
 def test_bytes_over_the_bus_are_per_unit_of_work(fake, long_enough):
-    """(received + sent) MiB/s times the window over its work; unknown without GPM."""
+    """PCIe bytes are per unit of work, and unknown without GPM."""
     got = watch(fake).telemetry
     rate = got.gpm["pcie_received_mib_per_s"] + got.gpm["pcie_sent_mib_per_s"]
     assert rate == 70
@@ -181,7 +194,7 @@ def test_bytes_over_the_bus_are_per_unit_of_work(fake, long_enough):
 
 
 def test_watching_a_point_counts_its_work_and_its_cost(fake, long_enough):
-    """Two runs of 1,000 steps, each 10 % slower with the sampler."""
+    """Sampled runs record their work and the sampler's cost."""
     clock = FakeWatch(lambda run: 55e6)
     timer = Timer(timed(clock.run, stopwatch=clock, device=DEVICE))
     timer.runs = 2
@@ -205,7 +218,7 @@ def test_energy_period_is_the_time_between_movements():
 
 
 def test_without_nvml_there_is_a_reason(monkeypatch):
-    """No library, no GPU: no telemetry, the reason, and no error."""
+    """Without NVML or a GPU there is a reason instead of telemetry."""
     with nvml.Sampler(torch.device("cpu")) as on_cpu:
         pass
     assert on_cpu.telemetry is None
@@ -218,7 +231,7 @@ def test_without_nvml_there_is_a_reason(monkeypatch):
 
 
 def test_unknown_uuid_is_a_reason(fake, monkeypatch):
-    """A device that NVML does not know is not mistaken for another."""
+    """A device unknown to NVML gives a reason."""
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="else"))
     with nvml.Sampler(DEVICE) as sampler:
         pass
@@ -227,6 +240,9 @@ def test_unknown_uuid_is_a_reason(fake, monkeypatch):
 
 
 def test_old_name_warns():
-    """The tutorial imported `bench.nvml`."""
+    """Importing the old `bench.nvml` warns.
+
+    The tutorial imported it.
+    """
     with pytest.warns(DeprecationWarning, match=r"moved to bench\.core\.nvml"):
         assert importlib.import_module("bench.nvml").Sampler is nvml.Sampler

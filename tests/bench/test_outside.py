@@ -1,4 +1,4 @@
-"""Environments outside `envs/`: points, refusals, and a run by their author."""
+"""Environments outside `envs/`: points, errors and runs."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def starter(tmp_path, monkeypatch):
 
 
 def test_a_class_or_a_path_is_outside(starter):
-    """Names of `envs/` are not, nor are names of nothing."""
+    """Classes and paths are outside; names of `envs/` are not."""
     assert [is_outside(name) for name in (COUNTER, starter, "cartpole", "no_such_thing")] == [True, True, False, False]
 
 
 def test_the_author_of_an_environment_measures_it(starter, tmp_path):
-    """Both cases run on CPU backends against its NumPy, with their config."""
+    """`bench run --env PATH` measures an outside environment."""
     words = ["--env", starter, "--config", "n_agents=3", "--backend", "cpu", "--backend", "host"]
     shown = bench("run", "--preset", "smoke", *words, "--out", tmp_path / "out", "--no-plot")
     records = read_all(list((tmp_path / "out").glob("*.jsonl")), skipped_lines=[])
@@ -54,7 +54,7 @@ def test_the_author_of_an_environment_measures_it(starter, tmp_path):
 
 
 def test_a_class_has_one_name_however_it_is_spelt(starter, monkeypatch):
-    """In the current folder the name is its module's, and its config follows."""
+    """All spellings of a class give one name."""
     monkeypatch.chdir(Path(starter).parent)
     spellings = ("ring_walk", "ring_walk/env.py", "ring_walk:RingWalk", 'ring_walk{"n_agents": 2}')
     names = {outside_jobs(each, ["n_agents=2"], "smoke")[0].point["env"] for each in spellings}
@@ -62,13 +62,13 @@ def test_a_class_has_one_name_however_it_is_spelt(starter, monkeypatch):
 
 
 def test_one_after_warpdrives_manual_has_single_steps_alone():
-    """It lacks a `reset` kernel, which multi-step launches need."""
+    """An environment without a `reset` kernel has single steps only."""
     jobs = outside_jobs(COUNTER, (), "smoke", backends=["host"])
     assert [(job.case.name, job.point["n_envs"]) for job in jobs] == [("env_step", 64)]
 
 
 def test_numbers_of_environments_are_those_asked_for():
-    """Otherwise presets other than smoke have two."""
+    """`--n-envs` replaces the preset's numbers of environments."""
     sizes = [{job.point["n_envs"] for job in outside_jobs(COUNTER, (), "full", n_envs=n)} for n in ((), (7,))]
     assert sizes == [{100, 10_000}, {7}]
 
@@ -86,7 +86,7 @@ def test_numbers_of_environments_are_those_asked_for():
     ],
 )
 def test_wrong_options_name_what_is_right(given, message):
-    """The error names the option, its rule and its value."""
+    """Wrong options give an error with the rule and the value."""
     with pytest.raises(CompareError, match=message):
         outside_jobs(COUNTER, **{"config": (), "preset": "smoke", **given})
 
@@ -100,7 +100,7 @@ def test_wrong_options_name_what_is_right(given, message):
     ],
 )
 def test_a_wrong_command_says_so(words, message):
-    """Nothing is measured."""
+    """Misused options of outside environments give an error."""
     assert re.search(message, " ".join(bench("run", *words, exits=2, COLUMNS="500").split()))
 
 
@@ -113,5 +113,5 @@ def test_a_wrong_command_says_so(words, message):
     ],
 )
 def test_tables_and_figures_name_it_by_its_class_and_config(env, shown):
-    """Two configs of a class are two environments."""
+    """Tables and figures name an environment by class and config."""
     assert env_name(env) == shown

@@ -1,4 +1,4 @@
-"""Paired runs in rounds of new processes: a fake machine, and two commits."""
+"""Paired runs, on a fake machine and on two commits."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ FAKE = case(lambda point: timed(), 1)
 
 
 def serving(fake, started=None, name=""):
-    """Return a function that starts a side here and notes its name."""
+    """Return a start function for a side in this process.
+
+    Each start adds ``name`` to ``started``.
+    """
 
     def start():
         if started is not None:
@@ -45,13 +48,16 @@ def serving(fake, started=None, name=""):
 
 
 class Machine:
-    """Machine whose runs grow longer by a constant time, or last ``run_ns``."""
+    """Fake machine with a set time per run.
+
+    Runs grow longer by a constant share (``drift``), or last ``run_ns``.
+    """
 
     def __init__(self, drift: float = 0.0, run_ns=None) -> None:
         self._watch = FakeWatch(run_ns or (lambda run: 1e6 * (1 + drift * run)))
 
     def case(self, slower: float = 1.0, version: int = 1, name: str = "fake", **changes):
-        """Return a case whose runs take a multiple of the usual time."""
+        """Return a case that is ``slower`` times as slow."""
         watch = self._watch
 
         def run() -> None:
@@ -67,7 +73,7 @@ class Machine:
 
 
 def measure(sides, preset):
-    """Measure the pair of two sides, or raise the reason for its absence."""
+    """Measure one pair; raise its error if it failed."""
     ((_, got),) = measure_rounds([sides], preset)
     if isinstance(got, WorkerError):
         raise got
@@ -81,7 +87,7 @@ def measured(one, other, preset="default"):
 
 @pytest.mark.parametrize("slower", [1.0, 1.05, 0.5])
 def test_linear_drift_of_the_machine_cancels(slower):
-    """A linear drift of run times leaves the ratio of interleaved sides unchanged."""
+    """Linear drift of run times does not change the ratio."""
     fake = Machine(drift=0.0002)
     got = measured(fake.side(), fake.side(slower))
     assert got.a.unit_ns[-1] > 1.2 * got.a.unit_ns[0]
@@ -92,7 +98,10 @@ def test_linear_drift_of_the_machine_cancels(slower):
 
 
 def test_blocks_are_taken_in_turns():
-    """The order is A B B A; the faster of two samples counts."""
+    """Blocks run in the order A B B A.
+
+    Of the two samples of a block, the faster counts.
+    """
     order, slow = [], {1, 3, 6, 7, 11, 13, 17}
 
     class Noted:
@@ -110,7 +119,10 @@ def test_blocks_are_taken_in_turns():
 
 
 def test_block_is_the_fastest_sample_of_a_time(monkeypatch):
-    """With a time per block the fastest of its samples counts, of at least two."""
+    """The fastest sample within the block's time counts.
+
+    A block has at least two samples.
+    """
     now = [0.0]
     monkeypatch.setattr("bench.process.rounds.time.monotonic", lambda: now[0])
 
@@ -132,10 +144,10 @@ def test_block_is_the_fastest_sample_of_a_time(monkeypatch):
 
 @pytest.mark.parametrize("is_ever_quiet", [True, False])
 def test_fastest_block_of_each_round_counts(is_ever_quiet):
-    """On a machine at half speed most of the time, undisturbed times are compared.
+    """A round compares the undisturbed blocks of both sides.
 
-    A round, which gives one pair, lasts until a second block is as fast as the fastest. Without such a block it reports
-    that none was undisturbed.
+    The machine runs at half speed most of the time. A round, which gives one pair, lasts until a second block is as
+    fast as the fastest. Without such a block it reports that none was undisturbed.
     """
     varied = iter(np.random.default_rng(0).uniform(1e6, 1e8, 10**6))
 
@@ -162,7 +174,9 @@ def test_fastest_block_of_each_round_counts(is_ever_quiet):
 
 
 class Episodes:
-    """Point whose runs become 0.1 % cheaper with each run of an episode of 500.
+    """Point with runs that depend on the step of the episode.
+
+    An episode has 500 runs; each is 0.1 % cheaper than the last. ``timed_runs`` lists the timed ones.
 
     It notes which runs were timed.
 
@@ -202,7 +216,10 @@ class Episodes:
 
 @pytest.mark.parametrize("slower", [1.0, 1.03])
 def test_load_that_follows_the_episode_cancels_to_the_bit(slower):
-    """Both sides time the same steps of the same episodes: all ratios are equal."""
+    """Both sides time the same steps of an episode.
+
+    All ratios are therefore equal, although runs become cheaper.
+    """
     got = measured(Episodes().start, Episodes(slower).start)
     assert got.a.unit_ns[-1] < 0.9 * got.a.unit_ns[0]
     assert [log for turns in got.comparison.log_ratios for log in turns] == [
@@ -212,7 +229,7 @@ def test_load_that_follows_the_episode_cancels_to_the_bit(slower):
 
 
 def test_turns_follow_each_other_through_the_episodes():
-    """All rounds time equal stretches, each starting at the last one's end."""
+    """Each block starts where the previous one ended."""
     side, other = Episodes(), Episodes()
     got = measured(side.start, other.start)
     n_runs, n_turns = got.a.runs_per_sample, TURNS * ROUNDS["default"]
@@ -222,7 +239,10 @@ def test_turns_follow_each_other_through_the_episodes():
 
 
 def test_neither_side_goes_back_unless_both_can():
-    """Peers and old revisions have no snapshots: both sides step through episodes."""
+    """Without snapshots on both sides, neither restores a state.
+
+    Peers and old revisions have no snapshots.
+    """
     side = Episodes()
     got = measured(side.start, Episodes(has_snapshot=False).start)
     assert not got.b.notes["turns_from_one_state"]
@@ -231,14 +251,14 @@ def test_neither_side_goes_back_unless_both_can():
 
 
 def test_sides_start_in_turn_in_processes_of_their_own():
-    """Each round has new processes; every other round swaps the order."""
+    """Each round has new processes, in alternating order."""
     started, fake = [], Machine().case()
     measured(serving(fake, started, "a"), serving(fake, started, "b"))
     assert "".join(started) == "abbaabba"
 
 
 def test_pair_has_a_record_of_each_side():
-    """Both records name the method, the processes and the other side."""
+    """Each record names the method and the other side."""
     fake = Machine()
     got = measured(fake.side(), fake.side(2.0), "full")
     for side, run_id, ns in ((got.a, "run-a", 1000.0), (got.b, "run-b", 2000.0)):
@@ -252,7 +272,7 @@ def test_pair_has_a_record_of_each_side():
 
 
 def test_host_is_that_of_the_round_in_which_others_were_busiest(monkeypatch):
-    """Both records report, also as text, that round two was disturbed."""
+    """Records report the host load of the busiest round."""
     shares = iter([0.01, 0.4, 0.02, None])
     times = iter([1000, 1001, 1000, 2100, 1000, 1002, 999, 1000])
     monkeypatch.setattr(rounds, "OtherProcesses", lambda: SimpleNamespace(busy=lambda: next(shares)))
@@ -268,7 +288,7 @@ def test_host_is_that_of_the_round_in_which_others_were_busiest(monkeypatch):
 
 
 def test_one_round_says_that_processes_were_not_compared():
-    """The interval of a smoke test is over its turns."""
+    """A single round's interval does not cover processes."""
     fake = Machine()
     got = measured(fake.side(), fake.side(), "smoke")
     assert not got.ratio.between_processes
@@ -276,7 +296,10 @@ def test_one_round_says_that_processes_were_not_compared():
 
 
 def test_what_differs_between_processes_is_in_the_interval():
-    """Processes differ by 2 %: only rounds show that it is no difference."""
+    """The interval includes differences between processes.
+
+    Equal sides run in processes that differ by 2 %.
+    """
     speeds = iter([1.0, 1.02, 1.0, 1.02, 1.02, 1.0, 1.02, 1.0])
 
     def start():
@@ -290,7 +313,7 @@ def test_what_differs_between_processes_is_in_the_interval():
 
 
 def test_skipped_and_failing_points_do_not_end_the_others():
-    """One point cannot run, one gives wrong results, the third is measured."""
+    """Skipped and failed points do not stop the run."""
 
     def setup(point):
         if point["index"] == 0:
@@ -307,7 +330,7 @@ def test_skipped_and_failing_points_do_not_end_the_others():
 
 
 def test_rounds_at_once_are_set_up_together_and_timed_alone():
-    """All rounds are set up first, then timed one at a time, each for its pair."""
+    """Concurrent rounds are set up together, but timed alone."""
     order, lock = [], threading.Lock()
 
     def note(what):
@@ -336,7 +359,10 @@ def test_rounds_at_once_are_set_up_together_and_timed_alone():
 
 
 def test_rounds_that_do_not_fit_are_measured_fewer_at_once():
-    """With memory for two, eight and four concurrent rounds fail; two are measured."""
+    """Rounds that run out of memory are retried at half concurrency.
+
+    Memory fits two rounds: eight and four at once fail, two succeed.
+    """
     n_there, lock = 0, threading.Lock()
 
     def setup(point):
@@ -371,7 +397,10 @@ def test_rounds_that_do_not_fit_are_measured_fewer_at_once():
 
 
 def sides_that_break(errors, n, tried):
-    """Return the sides of ``n`` pairs, some failing; ``tried`` records attempts."""
+    """Return sides of ``n`` pairs; some fail.
+
+    ``tried`` records the attempts.
+    """
 
     def setup(point):
         tried.append(point["index"])
@@ -385,7 +414,7 @@ def sides_that_break(errors, n, tried):
 
 
 def test_pair_that_fails_beside_others_is_measured_by_itself():
-    """A pair that failed next to others is retried alone.
+    """A pair that failed in a batch is retried alone.
 
     Others may have had the memory. If it fails alone too, it has failed; a pair that cannot run is not retried.
     """
@@ -400,21 +429,21 @@ def test_pair_that_fails_beside_others_is_measured_by_itself():
 
 
 def test_want_of_memory_halves_the_crowd():
-    """The next rounds would fail as well."""
+    """A memory error halves the concurrency of later rounds."""
     todo = sides_that_break({0: MemoryError("too many")}, 7, [])
     got = dict(measure_rounds(todo, "smoke", at_once=4))
     assert [got[place].a.notes.get("at_once") for place in range(1, 7)] == [2] * 6
 
 
 def test_sides_of_different_versions_are_not_compared():
-    """A case that times something else on the other side is refused."""
+    """Two versions of a case are not compared."""
     fake = Machine()
     with pytest.raises(NotComparable, match=r"version of the case \(got \[1, 2\]"):
         measured(fake.side(), fake.side(version=2), "smoke")
 
 
 def test_versions_of_different_cases_are_their_own():
-    """A peer's case is paired with our version that does the same work."""
+    """Paired cases of different names keep their own versions."""
     ours_case, peer = Machine().case(), Machine().case(version=7, name="peer")
     ours, theirs = sides_of("run", ours_case, (POINT, POINT), [serving(ours_case)] * 2)
     theirs = replace(theirs, case=peer, start=serving(peer))
@@ -424,7 +453,10 @@ def test_versions_of_different_cases_are_their_own():
 
 @pytest.mark.parametrize(("card", "shared"), [("one", True), ("another", False), (None, False)])
 def test_sides_share_a_card(card, shared):
-    """Two GPUs of one kind differ as much as the differences to be found."""
+    """Both sides must run on the same GPU.
+
+    Two GPUs of one model may differ more than the sides do.
+    """
 
     def reply(uuid):
         return {"case_version": 1, "facts": {"device": "cuda"}, "machine": {"gpu_uuid_hash": uuid}}
@@ -434,7 +466,10 @@ def test_sides_share_a_card(card, shared):
 
 
 def test_stopped_comparison_goes_on_with_what_it_kept(tmp_path):
-    """Finished pairs are not measured again; a pair cut off by a kill is."""
+    """A resumed run measures only unfinished pairs.
+
+    A pair with a truncated line in the file is unfinished.
+    """
     started, fake = [], Machine().case()
     points = [POINT | {"index": index} for index in range(3)]
     todo = [sides_of("run", fake, (point, point), [serving(fake, started, "a")] * 2) for point in points]
@@ -459,7 +494,7 @@ def test_stopped_comparison_goes_on_with_what_it_kept(tmp_path):
 
 
 def test_comparison_goes_on_only_with_the_code_it_began_with(tmp_path):
-    """Pairs of two states of the code must not share a table."""
+    """A run cannot be resumed with different code."""
     fake, said = Machine().case(), list[str]()
     points = [POINT | {"index": index} for index in range(2)]
     todo = [sides_of("run", fake, (point, point), [serving(fake)] * 2) for point in points]
@@ -503,7 +538,10 @@ CASES = {
 
 @pytest.fixture
 def checkout(tmp_path):
-    """Repository with this suite and a fake case that tells its two commits apart."""
+    """Repository of this suite with two tagged commits.
+
+    A fake case tells them apart.
+    """
     root = tmp_path / "checkout"
     for package in ("bench", "envs", "warpdrive_min"):
         shutil.copytree(machine.ROOT / package, root / package, ignore=shutil.ignore_patterns("__pycache__"))
@@ -517,7 +555,7 @@ def checkout(tmp_path):
 
 
 def test_revisions_are_measured_on_their_own_code(checkout):
-    """Each side runs its commit's code and records it; git is unchanged."""
+    """Each side runs its commit's code and records it."""
     before = {path: path.stat().st_mtime_ns for path in (checkout / ".git").rglob("*")}
     with revisions("first", "second", root=checkout) as starts:
         got = measure(sides_of("run", FAKE, (POINT, POINT), starts), "smoke")
@@ -532,7 +570,7 @@ def test_revisions_are_measured_on_their_own_code(checkout):
 @pytest.mark.nightly
 @pytest.mark.parametrize("commit", ["7b60f33", "73ae61c"])
 def test_older_commits_answer_our_requests(commit):
-    """Request names and answer fields are an interface; the server's file has moved."""
+    """Servers of older commits answer today's requests."""
     if subprocess.run(["git", "cat-file", "-e", f"{commit}^{{commit}}"], cwd=machine.ROOT, check=False).returncode:
         pytest.skip(f"{commit} is not in this clone")
     env_step = CASES["env_step"]
@@ -547,13 +585,16 @@ def test_older_commits_answer_our_requests(commit):
 
 
 def test_code_from_elsewhere_is_refused(tmp_path):
-    """A folder without the code is an error: its process ends."""
+    """A folder without the code raises an error."""
     with pytest.raises(WorkerError), Worker.on(tmp_path):
         pass
 
 
 def test_worker_finds_packages_where_its_caller_does(monkeypatch, tmp_path):
-    """$PYTHONPATH packages are found after the side's code; commit names stay apart."""
+    """Workers find packages of $PYTHONPATH after their own code.
+
+    The caller's commit does not leak into them.
+    """
     monkeypatch.setenv("PYTHONPATH", "/packages")
     monkeypatch.setenv("BENCH_GIT_SHA", "abc")
     there = worker._environment(tmp_path)
@@ -562,7 +603,10 @@ def test_worker_finds_packages_where_its_caller_does(monkeypatch, tmp_path):
 
 
 def test_set_up_lets_go_of_the_point_before():
-    """A side holds one point at a time, also after a failed one."""
+    """A side frees its point before setting up the next.
+
+    This holds after a failed set-up too.
+    """
     alive = []
 
     def setup(point):

@@ -1,4 +1,4 @@
-"""Parts of a paper: figures, LaTeX tables, method, full document, valid manifest."""
+"""Parts of a paper: figures, LaTeX tables, method, manifest."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def names(table: Table) -> list[str]:
 
 
 def test_manifest_holds_every_file_with_its_hash(records: Path, written: Path) -> None:
-    """Each file but the manifest is a line with its SHA-256, record copies too."""
+    """The manifest lists each other file with its SHA-256."""
     lines = dict(reversed(line.split("  ")) for line in (written / paper.MANIFEST).read_text().splitlines())
     files = {path.relative_to(written).as_posix(): path for path in written.rglob("*") if path.is_file()}
     assert lines.keys() == files.keys() - {paper.MANIFEST}
@@ -62,13 +62,13 @@ def test_manifest_holds_every_file_with_its_hash(records: Path, written: Path) -
 
 
 def test_paper_is_the_same_for_the_same_records(records: Path, written: Path, tmp_path: Path) -> None:
-    """Two folders of the same records have the same manifest, so the same bytes."""
+    """The same records give a bit-identical paper."""
     paper.write([records], tmp_path)
     assert (tmp_path / paper.MANIFEST).read_text() == (written / paper.MANIFEST).read_text()
 
 
 def test_texts_are_balanced_latex_with_intervals(written: Path) -> None:
-    """Braces and environments close, rows match the columns, intervals are present."""
+    """LaTeX is balanced, rows match columns, intervals are present."""
     texts = {path.relative_to(written).as_posix(): path.read_text() for path in written.rglob("*.tex")}
     machine = "nvidia-h200-16-cores"
     parts = {f"{machine}/methods"}
@@ -90,7 +90,7 @@ def test_texts_are_balanced_latex_with_intervals(written: Path) -> None:
 
 
 def test_labels_are_unique_over_machines(records: Path, tmp_path: Path) -> None:
-    """Two machines in one document share no label, and each reference resolves."""
+    """Labels are unique across machines, and references resolve."""
     other = tmp_path / "other.jsonl"
     elsewhere = [each.model_copy(update={"machine": {"cpu": "Some CPU", "cores": 2}}) for each in two_backends()]
     other.write_text("".join(each.to_line() for each in elsewhere))
@@ -102,7 +102,7 @@ def test_labels_are_unique_over_machines(records: Path, tmp_path: Path) -> None:
 
 
 def test_paper_refuses_what_it_cannot_publish(records: Path, tmp_path: Path) -> None:
-    """No evidence, equal file names, or its own copies: no output."""
+    """Unpublishable records raise an error without output."""
     empty, other = tmp_path / "empty.jsonl", tmp_path / records.parent.name / records.name
     empty.write_text(record(status="failed", point=point("cpu", 1)).to_line())
     other.parent.mkdir()
@@ -121,7 +121,10 @@ def test_paper_refuses_what_it_cannot_publish(records: Path, tmp_path: Path) -> 
 
 
 def test_paper_is_made_of_all_that_is_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without arguments it takes published sets, equally named, and adjacent files."""
+    """By default the paper uses all published sets.
+
+    Copies keep the names of the files.
+    """
     monkeypatch.setattr(paper, "figures", lambda *_: ([], []))  # drawn elsewhere
     bench("paper", "--out", tmp_path)
     copies = {path.relative_to(tmp_path / "records").as_posix() for path in tmp_path.rglob("*.jsonl")}
@@ -134,7 +137,7 @@ def test_paper_is_made_of_all_that_is_published(tmp_path: Path, monkeypatch: pyt
 
 
 def test_escape_leaves_no_special_letter() -> None:
-    """Every letter of a LaTeX command is escaped."""
+    """Special characters of LaTeX are escaped."""
     assert render.escape(r"a_b & 5 % \ {x} ~^#$ <|>") == (
         r"a\_b \& 5\,\% \textbackslash{} \{x\} \textasciitilde{}\textasciicircum{}\#\$ "
         r"\textless{}\textbar{}\textgreater{}"
@@ -156,12 +159,12 @@ def test_escape_leaves_no_special_letter() -> None:
     ],
 )
 def test_numbers_are_set_as_such(plain: str, want: str) -> None:
-    """Powers of ten, signs, units are typeset; names and hyphenated ranges stay."""
+    """Powers of ten, signs and units are typeset."""
     assert render.escape(plain) == want
 
 
 def test_long_table_is_cut_into_parts_that_stand_alone() -> None:
-    """120 rows give three parts; each starts with the name of its group."""
+    """A long table is split into parts with group names."""
     columns = [Column("letter", lambda i: "a" if i < 60 else "b"), Column("value", str, float)]
     table = Table(columns=columns, rows=range(120), caption="Rows.", label="r", n_grouping=1)
     text = render.floating_table("m/tables/r", table)
@@ -174,7 +177,10 @@ def test_long_table_is_cut_into_parts_that_stand_alone() -> None:
 
 
 def test_methods_say_what_the_records_say() -> None:
-    """Samples, length, warm-up, cap and preset are the records'; absent ones not."""
+    """The method describes the records' samples, warm-up and preset.
+
+    What no record has is left out.
+    """
     warm_ups = [{"settled": True, "cap_s": 2.0}, {"settled": False, "cap_s": 2.0}]
     timed = [
         record(samples_ns=[1e6] * n, runs_per_sample=20, warm_up=warm_up, mode=mode)
@@ -192,7 +198,7 @@ def test_methods_say_what_the_records_say() -> None:
 
 
 def test_interval_has_the_digits_that_tell_its_ends_apart() -> None:
-    """An end has the unit of the median, even past the next unit."""
+    """Interval ends use the median's unit and enough digits."""
     assert interval_text(metric(25.01e6, 24.98e6, 25.04e6)) == "24.98 to 25.04 M"
     assert interval_text(metric(990e3, 981.25e3, 1001e3)) == "981.2 to 1001 k"
     assert interval_text(metric(0.5, 0.4, 0.6)) == "0.4000 to 0.6000"
@@ -201,7 +207,10 @@ def test_interval_has_the_digits_that_tell_its_ends_apart() -> None:
 
 
 def test_metric_has_an_interval_of_its_own_unless_it_is_a_multiple() -> None:
-    """Agent steps are a multiple of env steps; a ratio to others is not."""
+    """Only metrics that are no multiple have an interval.
+
+    Agent steps are a multiple of env steps; a ratio to others is not.
+    """
     rate = {"env_steps_per_s": metric(100, 90, 120), "agent_steps_per_s": metric(500, 450, 600)}
     peer = record(case="peer", metrics={**rate, "ours_over_peer": metric(3, 2.9, 3.1)})
     (row,) = every_point([peer]).cells
@@ -209,7 +218,10 @@ def test_metric_has_an_interval_of_its_own_unless_it_is_a_multiple() -> None:
 
 
 def test_learning_table_counts_seeds_that_missed_as_slowest() -> None:
-    """Times 2, 4, never: median 4, open interval; 2, never, never: no median."""
+    """Seeds that miss the threshold count as slowest.
+
+    Times 2, 4, never have median 4 and an open interval; 2, never, never have no median.
+    """
     (often,) = learning_table([seed_record(0, 2.0, 10), seed_record(1, 4.0, 20), seed_record(2, None, 0)]).cells
     assert list(often[-6:-3]) == ["2 of 3", "400 (200 to not reached)", "4 (2 to not reached)"]
     (seldom,) = learning_table([seed_record(0, 2.0, 10), seed_record(1, None, 20), seed_record(2, None, 0)]).cells
@@ -220,7 +232,7 @@ def test_learning_table_counts_seeds_that_missed_as_slowest() -> None:
 
 
 def test_high_figure_is_spread_over_pages() -> None:
-    """Twenty panels form rows of three on several named pages."""
+    """Twenty panels are spread over several named pages."""
     sizes = [record(point=point("cpu", n, env=f"env-{i}")) for i in range(20) for n in (1, 10)]
     (chart,) = (each for each in charts(sizes) if each.name == "throughput")
     parts = list(plots.pages(chart))
@@ -233,7 +245,7 @@ def test_high_figure_is_spread_over_pages() -> None:
 
 
 def test_low_figure_stays_as_it_is() -> None:
-    """One panel is one part of the same name."""
+    """A figure with one panel is not split."""
     (chart,) = charts([record()])
     assert list(plots.pages(chart)) == [chart]
 
@@ -243,7 +255,7 @@ def test_low_figure_stays_as_it_is() -> None:
 
 @pytest.mark.parametrize("engine", ["pdflatex", "xelatex"])
 def test_document_compiles_and_nothing_sticks_out(tmp_path: Path, engine: str) -> None:
-    """Records with LaTeX's special characters compile without error or overfull line."""
+    """The document compiles without errors or overfull lines."""
     if shutil.which(engine) is None:
         pytest.skip(f"{engine} is not installed")
     hard = {"machine": {"gpu": HARD_WORDS, "cores": 2}, "notes": {"note": HARD_WORDS}}

@@ -299,7 +299,10 @@ RUN_CONFIG_FAKE = "{env: {}, trainer: {}, policy: {shared: {algorithm: A2C}}, sa
 
 
 def warp_drive_files(step: int) -> dict[str, str]:
-    """Return fakes of WarpDrive and of a GPU's torch; a step takes ``step``."""
+    """Return fake files of WarpDrive and of torch with a GPU.
+
+    The fake clock advances by ``step`` per env step.
+    """
     return {
         "torch/__init__.py": TORCH_ON_GPU_FAKE,
         "warp_drive/__init__.py": "",
@@ -312,7 +315,10 @@ def warp_drive_files(step: int) -> dict[str, str]:
 
 @pytest.fixture
 def fakes(tmp_path, monkeypatch):
-    """Put fake packages on every process's path; return a function that adds one."""
+    """Return a function that installs fake packages.
+
+    Every process finds them through ``PYTHONPATH``.
+    """
     site = tmp_path / "site"
     site.mkdir()
     monkeypatch.setenv("PYTHONPATH", str(site))
@@ -336,13 +342,13 @@ def script(path: Path, body: str) -> str:
 
 
 def smoke(name: str, variant: str = "", work: str = "") -> PeerJob:
-    """Return a peer's first point of a variant and a kind of work."""
+    """Return a peer's first matching smoke point."""
     where = [f"{axis}={value}" for axis, value in (("variant", variant), ("work", work)) if value]
     return chosen("smoke", [name], where)[0]
 
 
 def a_run(timeout_s: float = 60.0, **pythons: str) -> Run:
-    """Return a smoke run on a fake clock: 1,000 steps take 1 ms."""
+    """Return a smoke run with a fake clock for our side."""
     return Run(
         context=Context.here("smoke", run_id="test"),
         pythons={"": sys.executable, **pythons},
@@ -362,7 +368,7 @@ OF_ENV_STEP = {"backend": "cpu", "exact": False}
 
 
 def records_of(job: PeerJob, run: Run | None = None) -> list[Record]:
-    """Return the records of a peer, and ours if a pair was measured."""
+    """Return the peer's record, and ours if paired."""
     ((_, records, _),) = measure_each([job], run or a_run())
     return records
 
@@ -371,7 +377,7 @@ def records_of(job: PeerJob, run: Run | None = None) -> list[Record]:
 
 
 def test_command_measures_gymnasium_beside_ours_and_goes_on_after_a_peer_that_dies(tmp_path):
-    """The dead peer is recorded; Gymnasium's record has version, both rates and ratio."""
+    """`bench peers` pairs Gymnasium with ours and records a dead peer."""
     dying = script(tmp_path / "dying", "print('out of luck')\nsys.exit(3)")
     words = ["peers", "--preset", "smoke", "--peer", "gymnasium", "--peer", "envpool", "--backend", "cpu"]
     words += ["--where", "variant=sync"]
@@ -397,7 +403,7 @@ def test_command_measures_gymnasium_beside_ours_and_goes_on_after_a_peer_that_di
 
 
 def test_interpreter_of_an_unknown_peer_is_refused():
-    """The error names the peers."""
+    """An interpreter for an unknown peer is an error."""
     with pytest.raises(Exception, match=r"must be NAME=PATH \(names: envpool, "):
         interpreters(["chess=/bin/true"])
 
@@ -418,7 +424,10 @@ ANSWER = "os.write(int(sys.argv[2]), b'rubbish' + bytes([10]))\n"
     ],
 )
 def test_peer_that_dies_or_talks_rubbish_or_hangs_is_named(tmp_path, body, timeout_s, message):
-    """Each error names the peer, and its process has ended."""
+    """Errors name a peer that dies, hangs or answers wrongly.
+
+    Its process has ended.
+    """
     run = a_run(timeout_s, gymnax=script(tmp_path / "python", body))
     with started(smoke("gymnax"), run) as peer, pytest.raises(WorkerError, match=message):
         ask(smoke("gymnax"), peer, "set_up", adapter="gymnax", point={})
@@ -426,14 +435,14 @@ def test_peer_that_dies_or_talks_rubbish_or_hangs_is_named(tmp_path, body, timeo
 
 
 def test_interpreter_that_does_not_exist_is_named():
-    """The error says how to give another one, and leaves no path behind."""
+    """A missing interpreter is reported without its path."""
     (record,) = records_of(smoke("gymnax"), a_run(gymnax="/nowhere/python"))
     assert record.reason.startswith("gymnax: its interpreter must start (got No such file")
     assert "/nowhere" not in record.reason
 
 
 def test_peer_that_is_not_installed_is_skipped_with_the_line_that_installs_it(fakes):
-    """A peer without its package or a GPU is skipped with a reason."""
+    """A peer without its package or a GPU is skipped."""
     (record,) = records_of(smoke("purejaxrl"))
     assert record.status == "skipped"
     assert "No module named 'purejaxrl'" in record.reason
@@ -446,7 +455,7 @@ def test_peer_that_is_not_installed_is_skipped_with_the_line_that_installs_it(fa
 
 
 def test_peer_that_breaks_while_it_is_timed_fails_its_point(fakes):
-    """An exception of a step is recorded with the peer's name."""
+    """An exception in a peer fails its point."""
     broken = GYMNAX_FAKE.replace('assert name == "CartPole-v1", name', 'raise ValueError("no such world")')
     fakes("gymnax", {"jax/__init__.py": JAX_FAKE, "gymnax/__init__.py": broken})
     (record,) = records_of(smoke("gymnax"))
@@ -454,7 +463,7 @@ def test_peer_that_breaks_while_it_is_timed_fails_its_point(fakes):
 
 
 def test_wrong_step_of_a_peer_fails_its_point(fakes):
-    """A peer whose cart is pushed twice as hard is not measured."""
+    """A peer with wrong dynamics fails and is not timed."""
     fakes(
         "gymnax", {"jax/__init__.py": JAX_FAKE, "gymnax/__init__.py": GYMNAX_FAKE.replace("10.0 / 1.1", "20.0 / 1.1")}
     )
@@ -472,14 +481,17 @@ def test_wrong_step_of_a_peer_fails_its_point(fakes):
     ],
 )
 def test_blocks_last_beside_loops_in_python(name, preset, is_longer):
-    """The fastest block counts only next to a loop in Python, which others slow."""
+    """Only Python-bound peers have timed blocks.
+
+    Other processes slow a Python loop; the fastest sample of a block counts.
+    """
     run = replace(a_run(), context=replace(a_run().context, preset=preset), devices={name: "cpu"})
     _, theirs = sides._both_sides(smoke(name), run)
     assert (theirs.block_s > 0) == is_longer
 
 
 def test_of_each_lap_of_a_run_the_fastest_counts(monkeypatch):
-    """Two runs with another lap disturbed: the two undisturbed laps together count."""
+    """A run's time adds up the fastest of each lap."""
     now = 0
     durations = iter([(1, 1), (1, 1), (30, 2), (1, 40), (4, 4)])  # the first two runs are not timed
     monkeypatch.setattr(worker.time, "perf_counter_ns", lambda: now)
@@ -500,7 +512,10 @@ def test_of_each_lap_of_a_run_the_fastest_counts(monkeypatch):
 
 
 def test_peers_whose_workers_may_wait_busily_are_measured_alone(monkeypatch):
-    """Others are set up concurrently, including Python loops on a GPU."""
+    """Peers that may busy-wait are never set up concurrently.
+
+    Others are, including Python loops on a GPU.
+    """
     asked = []
 
     def measure_rounds(todo, preset, at_once, say):
@@ -524,7 +539,7 @@ def test_peers_whose_workers_may_wait_busily_are_measured_alone(monkeypatch):
 
 @pytest.mark.parametrize(("variant", "mode"), [("scan", "fused"), ("scan-8", "fused"), ("step", "eager")])
 def test_gymnax_is_scanned_or_stepped_and_its_steps_are_held_against_ours(fakes, variant, mode):
-    """A run is 50 steps of all environments, in one program or one each."""
+    """The peer gymnax runs compiled or step by step, like ours."""
     fakes("gymnax", {"jax/__init__.py": JAX_FAKE, "gymnax/__init__.py": GYMNAX_FAKE})
     theirs, _ = records_of(smoke("gymnax", variant))
     assert theirs.is_evidence
@@ -543,7 +558,10 @@ def test_gymnax_is_scanned_or_stepped_and_its_steps_are_held_against_ours(fakes,
     ],
 )
 def test_what_compiles_while_it_is_timed_is_refused(fakes, calls, status, reason):
-    """A point is ready once a run compiles nothing; later ones must not."""
+    """Timing starts once a run compiles nothing.
+
+    A compilation after that fails the point.
+    """
     jax = JAX_FAKE.replace("compiling = [1]", f"compiling = {list(calls)}")
     fakes("gymnax", {"jax/__init__.py": jax, "gymnax/__init__.py": GYMNAX_FAKE})
     theirs, *_ = records_of(smoke("gymnax", "scan"))
@@ -555,7 +573,7 @@ def test_what_compiles_while_it_is_timed_is_refused(fakes, calls, status, reason
 
 
 def test_jaxmarl_plays_another_game_in_our_sizes(fakes):
-    """Each agent gets its action; a game with a constant clock is wrong."""
+    """JaxMARL's game runs with our numbers of agents."""
     files = {"jax/__init__.py": JAX_FAKE, "jaxmarl/__init__.py": JAXMARL_FAKE.replace("STEP", "1")}
     fakes("jaxmarl", files, version="0.2")
     theirs, mine = records_of(smoke("jaxmarl", "scan-8"))
@@ -566,14 +584,14 @@ def test_jaxmarl_plays_another_game_in_our_sizes(fakes):
 
 
 def test_jaxmarl_whose_clocks_stand_still_is_wrong(fakes):
-    """Environments with constant clocks did no work."""
+    """JaxMARL environments with constant clocks fail the check."""
     fakes("jaxmarl", {"jax/__init__.py": JAX_FAKE, "jaxmarl/__init__.py": JAXMARL_FAKE.replace("STEP", "0")})
     (record,) = records_of(smoke("jaxmarl", "scan"))
     assert "jaxmarl: ArithmeticError at trace: of 4 environments 0 moved on by a step" in record.reason
 
 
 def test_purejaxrl_trains_in_the_sizes_of_the_point(fakes):
-    """It is paired with our training, and identified by its sources."""
+    """PureJaxRL trains in the point's sizes, paired with ours."""
     fakes(
         "gymnax",
         {
@@ -596,7 +614,10 @@ def test_purejaxrl_trains_in_the_sizes_of_the_point(fakes):
 
 
 class Learned:
-    """Our run: it reaches the threshold in 2 s after 50,000 steps, or never."""
+    """Fake of our learning run, which takes ``seconds``.
+
+    It reaches the threshold after 50,000 env steps; with ``None`` it never does.
+    """
 
     def __init__(self, seconds: float | None) -> None:
         self._seconds = seconds
@@ -618,7 +639,7 @@ class Learned:
     [((30.0, 50.0), 2.0, True), ((20.0, 30.0), 2.0, False), ((30.0, 50.0), None, True)],
 )
 def test_purejaxrl_learns_from_the_seed_and_is_judged_as_ours_is(fakes, monkeypatch, returns, ours_s, reached):
-    """Its rows have our number of steps; a missed threshold gives no ratio."""
+    """PureJaxRL's learning curve is judged as ours is."""
     early, late = returns
     ppo = LEARNING_PPO_FAKE.replace("EARLY", str(early)).replace("LATE", str(late))
     files = {"jax/__init__.py": JAX_FAKE, "gymnax/__init__.py": GYMNAX_FAKE, "purejaxrl/ppo.py": ppo}
@@ -647,7 +668,7 @@ def test_purejaxrl_learns_from_the_seed_and_is_judged_as_ours_is(fakes, monkeypa
 
 
 def test_envpool_steps_with_gymnasiums_interface(fakes):
-    """A pool has one action space for each environment and no seed at its reset."""
+    """EnvPool steps synchronously and asynchronously."""
     fakes("envpool", {"envpool/__init__.py": ENVPOOL_FAKE}, version="1.2")
     with started(smoke("envpool"), a_run()) as peer:
         assert peer.ask("device", adapter="envpool") == {"device": "cpu"}
@@ -670,7 +691,7 @@ PUFFERLIB_FAKE = {
 
 
 def test_pufferlib_steps_in_c_or_around_gymnasium(fakes):
-    """Its processes share environments evenly; without C environments a skip."""
+    """PufferLib steps its C environments, or Gymnasium's."""
     fakes("pufferlib", PUFFERLIB_FAKE, version="3.0")
     with started(smoke("pufferlib"), a_run()) as peer:
         for variant in ("native", "serial", "multiprocessing"):
@@ -686,7 +707,10 @@ def test_pufferlib_steps_in_c_or_around_gymnasium(fakes):
 
 
 def test_processes_of_a_peer_stand_still_between_its_blocks():
-    """Idle ones would take cores from our timing; the next block wakes them."""
+    """A peer's processes are suspended between its blocks.
+
+    Otherwise they would take cores from our timing.
+    """
     states: list[str] = []
     process = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(60,), daemon=True)
     process.start()
@@ -705,7 +729,7 @@ def test_processes_of_a_peer_stand_still_between_its_blocks():
 
 
 def test_gymnasium_steps_in_processes_of_their_own():
-    """Asynchronous environments have a process each; sample environments are closed."""
+    """Gymnasium's asynchronous environments have a process each."""
     with started(smoke("gymnasium"), a_run()) as peer:
         said = peer.ask("set_up", adapter="gymnasium", point=smoke("gymnasium", "async").given | {"n_envs": 2})
         assert (said["threads"], said["compiling"]) == (min(2, len(os.sched_getaffinity(0))), None)
@@ -713,7 +737,7 @@ def test_gymnasium_steps_in_processes_of_their_own():
 
 
 def test_card_is_the_one_that_the_driver_names(monkeypatch):
-    """Sixteen bytes of device 0 make torch's UUID; a failing driver names none."""
+    """The CUDA driver gives the GPU's UUID, if it works."""
 
     def driver(code):
         def uuid_of(found, device):
@@ -730,12 +754,12 @@ def test_card_is_the_one_that_the_driver_names(monkeypatch):
 
 @pytest.mark.gpu
 def test_card_of_a_peer_is_the_one_that_torch_finds():
-    """Driver and torch name one card, so that records distinguish cards."""
+    """Driver and torch report the same GPU UUID."""
     assert card_hash(gpu_uuid()) == fingerprint(torch.device("cuda"))["gpu_uuid_hash"]
 
 
 def test_what_disturbed_both_sides_is_said_once():
-    """The host is shared; an unsettled warm-up belongs to a side."""
+    """Remarks about both sides of a pair appear once."""
     loud = Host(load_before=0.0, pinned_cores=None, others_busy=0.5)
     ours, theirs = record(host=loud), record(host=loud, warm_up={"settled": False, "cap_s": 2.0})
     assert sides._remarks(ours, theirs) == [
@@ -745,7 +769,7 @@ def test_what_disturbed_both_sides_is_said_once():
 
 
 def test_peer_on_another_card_is_refused(fakes, monkeypatch):
-    """The peer's driver decides; the error names both cards as records do."""
+    """A peer on a different GPU is refused."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(sides, "fingerprint", lambda device: {"gpu_uuid_hash": card_hash("mine")})
     with pytest.raises(NotComparable, match=rf"must use our GPU \(got {card_hash('mine')} and {card_hash('else')}"):
@@ -754,7 +778,7 @@ def test_peer_on_another_card_is_refused(fakes, monkeypatch):
 
 
 def test_warp_drive_steps_and_trains_with_its_own_run_config(fakes):
-    """Its sampler gets even probabilities, its trainer the point's sizes."""
+    """WarpDrive steps and trains with its own run config."""
     fakes("rl-warp-drive", warp_drive_files(step=1), version="2.7.1")
     jobs = chosen("smoke", ["rl-warp-drive"], ["variant=pycuda"])
     (stepped, _), (trained, _) = (records_of(job) for job in jobs)
@@ -769,7 +793,10 @@ def test_warp_drive_steps_and_trains_with_its_own_run_config(fakes):
 
 
 def test_warp_drive_runs_from_a_copy_of_its_packages(fakes, tmp_path):
-    """Files that it writes into its packages are read by no other process."""
+    """WarpDrive cannot change its installed packages.
+
+    It runs from a copy of them.
+    """
     files = warp_drive_files(step=1)
     files["warp_drive/env_wrapper.py"] += "\nimport pathlib; pathlib.Path(__file__).with_name('written').touch()\n"
     fakes("rl-warp-drive", files, version="2.7.1")
@@ -779,7 +806,7 @@ def test_warp_drive_runs_from_a_copy_of_its_packages(fakes, tmp_path):
 
 
 def test_warp_drive_whose_clocks_stand_still_is_wrong(fakes):
-    """Environments with constant clocks did no work."""
+    """WarpDrive environments with constant clocks fail the check."""
     fakes("rl-warp-drive", warp_drive_files(step=0), version="2.7.1")
     (record,) = records_of(smoke("rl-warp-drive", "pycuda"))
     assert record.status == "failed"
@@ -788,7 +815,7 @@ def test_warp_drive_whose_clocks_stand_still_is_wrong(fakes):
 
 @pytest.mark.parametrize("env", IDS)
 def test_steps_of_gymnasium_are_ours_and_a_wrong_one_is_seen(env):
-    """Ours starts from the observed state and gives the same observations and rewards."""
+    """Gymnasium's steps match ours; a changed one is found."""
     work = prepare({"env": env, "n_envs": 3, "options": {"vectorization_mode": "sync"}})
     work.run()
     trace = work.trace()
@@ -800,7 +827,7 @@ def test_steps_of_gymnasium_are_ours_and_a_wrong_one_is_seen(env):
 
 
 def test_states_are_read_from_observations():
-    """A pendulum at 3 rad, -2 rad/s, and Acrobot with two such angles."""
+    """Pendulum's and Acrobot's states follow from observations."""
     angle, other = 3.0, -1.0
     pendulum = STATES["pendulum"](np.array([[np.cos(angle), np.sin(angle), -2.0]]))
     np.testing.assert_allclose(pendulum, [[angle, -2.0]])
@@ -821,7 +848,10 @@ def test_states_are_read_from_observations():
     ],
 )
 def test_ours_takes_many_steps_a_launch_where_the_peer_does(peer, variant, backend, is_in_one_launch):
-    """Both keep the last step; without observations we take one step at a time."""
+    """Ours and the peer take equally many steps per launch.
+
+    With several agents, or on the reference, ours takes single steps.
+    """
     case, point = smoke(peer, variant).ours(backend)
     assert case == ("many_steps" if is_in_one_launch else "env_step")
     assert point.get("mode") == ("fused" if is_in_one_launch else None)
@@ -831,7 +861,7 @@ def test_ours_takes_many_steps_a_launch_where_the_peer_does(peer, variant, backe
 
 @pytest.mark.parametrize("name", PEERS)
 def test_every_point_of_a_peer_is_the_same_work_of_ours(name):
-    """Ours has the same environment, run config and sizes."""
+    """Each peer point has the same work as ours."""
     for preset in PLANS:
         jobs = chosen(preset, [name], [])
         assert jobs

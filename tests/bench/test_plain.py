@@ -1,4 +1,4 @@
-"""Plain NumPy baselines: reference steps and starts, and checks that find faults."""
+"""Batched NumPy baselines against the NumPy reference."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ SPREAD = {
 
 
 def both(env: str, n_agents: int, n_envs: int, changes: dict):
-    """Return a batch with one environment more than its reference, and the reference."""
+    """Return a batch and a reference with one environment less."""
     made = ENVS[env](**{**env_config(env, n_agents), **changes})
     oracle = EnvWrapper(made, num_envs=n_envs, env_backend="cpu", seed=SEED)
     oracle.reset()
@@ -56,7 +56,10 @@ def both(env: str, n_agents: int, n_envs: int, changes: dict):
 
 
 def test_environments_without_one_say_why():
-    """They have no such points; the best CPU code there is C++."""
+    """Environments without a NumPy baseline report the reason.
+
+    They have no such points; the best CPU code there is C++.
+    """
     assert tuple(BATCHES) == PLAIN_ENVS
     assert set(BATCHES) < set(ENVS)
     for env in ("covid19_economy", "rice"):
@@ -68,14 +71,17 @@ def test_environments_without_one_say_why():
 
 @pytest.mark.parametrize("env", ["covid19_economy", "rice"])
 def test_an_economy_in_plain_numpy_is_skipped(env):
-    """Old records of such points can be queried, and get the reason."""
+    """A point without a NumPy baseline is skipped with a reason.
+
+    Old records of such points can be queried.
+    """
     with pytest.raises(Skip, match=f"{env}: no NumPy baseline"):
         CASES["env_step"].setup({"env": env, "backend": PLAIN, "n_envs": 2, "n_agents": 52})
 
 
 @pytest.mark.parametrize(("env", "n_agents", "n_envs", "changes"), SUBJECTS)
 def test_steps_are_those_of_the_oracle(env, n_agents, n_envs, changes):
-    """From equal states and actions all arrays agree, at terminations and truncations."""
+    """Steps match the reference, also at terminations and truncations."""
     batch, oracle = both(env, n_agents, n_envs, changes)
     generator = np.random.default_rng(1)
     n_terminated = n_truncated = n_ended = 0
@@ -98,7 +104,7 @@ def test_steps_are_those_of_the_oracle(env, n_agents, n_envs, changes):
 
 @pytest.mark.parametrize(("env", "n_agents", "n_envs", "changes"), SUBJECTS)
 def test_episodes_start_as_the_oracle_starts_them(env, n_agents, n_envs, changes):
-    """A restart's arrays and observations are within the reference's starts."""
+    """Episodes start within the reference's range."""
     batch, oracle = both(env, n_agents, 300 if n_agents < 60 else 30, changes)
     batch.restart(np.arange(batch.n_envs))
     data, got = oracle.cuda_data_manager, batch.arrays()
@@ -116,7 +122,7 @@ def test_episodes_start_as_the_oracle_starts_them(env, n_agents, n_envs, changes
 
 @pytest.mark.parametrize(("env", "n_agents", "n_envs", "changes"), SUBJECTS)
 def test_actions_are_uniform(env, n_agents, n_envs, changes):
-    """Draws cover every choice or the full range, as the reference's random policy."""
+    """Actions are uniform over every choice or the full range."""
     batch, oracle = both(env, n_agents, 400, changes)
     drawn = np.stack([batch.as_sampled(batch.draw()) for _ in range(20)]).astype(np.float64)
     space = oracle.env.action_space[0]
@@ -134,7 +140,7 @@ def test_actions_are_uniform(env, n_agents, n_envs, changes):
 
 @pytest.mark.parametrize(("env", "n_agents", "n_envs", "changes"), SUBJECTS)
 def test_what_goes_back_does_the_same_again(env, n_agents, n_envs, changes):
-    """From a snapshot, past episode ends, all arrays repeat."""
+    """Steps from a restored snapshot repeat, past episode ends."""
     batch, _ = both(env, n_agents, n_envs, changes)
 
     def played() -> dict[str, np.ndarray]:
@@ -153,7 +159,7 @@ def test_what_goes_back_does_the_same_again(env, n_agents, n_envs, changes):
 
 
 def test_neighbours_are_those_of_a_sort():
-    """Both searches give the nearest first, then the lower id."""
+    """Both neighbour searches sort by distance, then by id."""
     distance = np.random.default_rng(0).integers(0, 6, (3, 4, 9)).astype(np.float32)
     distance[:, 1, 3:] = np.inf
     want = np.argsort(distance, axis=-1, kind="stable")[..., :5]
@@ -164,7 +170,7 @@ def test_neighbours_are_those_of_a_sort():
 
 @pytest.mark.parametrize("env", EPISODE_LENGTHS)
 def test_another_environment_is_seen(env):
-    """A batch of another physics fails the check."""
+    """A batch with different physics fails the check."""
     batch, oracle = both(env, 1, 32, {})
     other = "force" if env == "mountain_car" else "power" if env == "continuous_mountain_car" else "gravity"
     batch.config = batch.config.replace(**{other: 1.5 * getattr(batch.config, other)})
@@ -181,13 +187,16 @@ def test_another_environment_is_seen(env):
     ],
 )
 def test_configs_that_a_baseline_does_not_have_are_refused(env, changes):
-    """No other config runs in its place."""
+    """A config that the baseline lacks is refused."""
     with pytest.raises(ConfigError, match="plain Tag"):
         both(env, 5, 4, changes)
 
 
 def test_an_oracle_that_restarts_is_refused():
-    """It would have lost the final states."""
+    """A reference with auto-reset is refused.
+
+    It would have lost the final states.
+    """
     made = ENVS["cartpole"]()
     oracle = EnvWrapper(made, num_envs=2, env_backend="cpu", auto_reset=True)
     with pytest.raises(ConfigError, match="must not restart"):
@@ -196,7 +205,7 @@ def test_an_oracle_that_restarts_is_refused():
 
 @pytest.mark.parametrize("draws", [True, False])
 def test_a_point_of_the_bench_that_does_another_work_is_refused(draws, monkeypatch):
-    """The baseline is checked against the reference before and after its timing."""
+    """A NumPy baseline with wrong steps fails its check."""
     point = {"env": "cartpole", "backend": PLAIN, "n_envs": 32, "n_agents": 1}
     workload = CASES["env_step" if draws else "step"].setup(point)
     assert workload.facts.threads == 1

@@ -1,4 +1,4 @@
-"""Planted changes fit the code; both gates separate slower from equal code."""
+"""Both gates separate code changes that cost time from others."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ CHANGES = {"slower": planted.read(SLOWER), "the same": planted.read(SAME)}
 
 
 def test_changes_fit_the_code():
-    """Each finds its place in its file, and changes the text."""
+    """Each change fits its file."""
     for change in [each for some in CHANGES.values() for each in some]:
         before = (ROOT / change.file).read_text()
         assert change.applied(before) != before, change.name
 
 
 def test_changes_are_as_many_as_are_asked_for():
-    """60 of the first kind and 40 of the second, with unique names."""
+    """The lists have 60 slower and 40 equal changes."""
     assert {kind: len(some) for kind, some in CHANGES.items()} == {"slower": 60, "the same": 40}
     names = [change.name for some in CHANGES.values() for change in some]
     assert len(set(names)) == len(names)
 
 
 def test_slower_changes_can_be_measured():
-    """Each names a point of the default preset, on a GPU or on the host."""
+    """Each slower change names a point on its backend."""
     for change in CHANGES["slower"]:
         job = change.job("default")
         assert job.case.name == change.case, change.name
@@ -50,7 +50,7 @@ def test_slower_changes_can_be_measured():
 
 
 def test_copy_has_a_change_and_then_not_any_more():
-    """A copy is restored after its change, and our code never changes."""
+    """A copy is restored after its change."""
     change = CHANGES["the same"][0]
     before = (ROOT / change.file).read_text()
     with Copy.of() as copy:
@@ -62,7 +62,7 @@ def test_copy_has_a_change_and_then_not_any_more():
 
 
 def test_changes_that_do_not_fit_are_refused(tmp_path):
-    """A missing or repeated text, or an unknown point, names the change."""
+    """A change with wrong text or point raises an error."""
     change = Change(name="gone", file="a.cu", old="x", new="y", case="step", where={"env": "chess"})
     with pytest.raises(CompareError, match=r"planted change 'gone': a.cu must have the old text once \(got 2\)"):
         change.applied("x = x")
@@ -101,7 +101,7 @@ def compared(before: Sequence[Record], now: Sequence[Record]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def static_gate():
-    """Yield a function from change and records to verdicts; compile the baseline once."""
+    """Yield a function from a change to verdicts of the static gate."""
     with Copy.of() as copy:
         baselines = {}
 
@@ -116,12 +116,15 @@ def static_gate():
 
 
 def sources(change: Change):
-    """Return the sources that show a change: machine code, or CPU instructions."""
+    """Return the functions that reveal a change.
+
+    They read the machine code, or count CPU instructions.
+    """
     return (machine_code_of, counts_of) if change.is_of_kernels else (counts_of,)
 
 
 def each(kind: str):
-    """Run a test for each change of a kind."""
+    """Parametrise a test with each change of a kind."""
     return pytest.mark.parametrize("change", [pytest.param(change, id=change.name) for change in CHANGES[kind]])
 
 
@@ -131,7 +134,7 @@ TOOLS = "nothing shows this change here; install what docs/static.md names"
 @pytest.mark.nightly
 @each("slower")
 def test_static_gate_flags_a_slower_change(change, static_gate):
-    """Machine code shows it, or else CPU instructions."""
+    """Machine code or CPU instructions reveal a slower change."""
     verdicts = []
     for source in sources(change):
         verdicts += static_gate(change, source)
@@ -145,7 +148,7 @@ def test_static_gate_flags_a_slower_change(change, static_gate):
 @pytest.mark.nightly
 @each("the same")
 def test_static_gate_ignores_a_change_that_costs_nothing(change, static_gate):
-    """Neither machine code nor the instructions of a CPU are flagged."""
+    """An equally fast change is not flagged."""
     verdicts = [verdict for source in sources(change) for verdict in static_gate(change, source)]
     if not verdicts:
         pytest.skip(TOOLS)
@@ -155,7 +158,7 @@ def test_static_gate_ignores_a_change_that_costs_nothing(change, static_gate):
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", [*ENVS, *CORE])
 def test_static_gate_ignores_a_rebuild(name, tmp_path, monkeypatch):
-    """Code compiled twice, in two folders with empty caches, is not flagged."""
+    """Code that is compiled twice is not flagged."""
     builds = []
     for cache in ("a", "b"):
         monkeypatch.setenv("WARPDRIVE_MIN_CACHE", str(tmp_path / cache))
@@ -171,7 +174,7 @@ def test_static_gate_ignores_a_rebuild(name, tmp_path, monkeypatch):
 
 
 def timed(job: Job, root: Path) -> Pair:
-    """Time a point on our code, interleaved with the code in a folder."""
+    """Time a point on our code, interleaved with a folder's."""
     sides = sides_of("planted", job.case, (job.point, job.point), [partial(Worker.on, each) for each in (ROOT, root)])
     measured = measure_all([sides], "default")
     assert not [*measured.failed, *measured.skipped]
@@ -182,7 +185,7 @@ def timed(job: Job, root: Path) -> Pair:
 @pytest.mark.nightly
 @each("slower")
 def test_clock_finds_a_slower_change(change):
-    """The 95 % interval of its cost lies above 0."""
+    """A slower change has a cost above 0 with 95 % confidence."""
     with Copy.of() as copy, copy.changed(change):
         assert timed(change.job("default"), copy.root).ratio.low > 1
 

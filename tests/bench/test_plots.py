@@ -40,7 +40,7 @@ SPEEDUP = speedup_over("cpu")
 
 
 def test_every_figure_is_written_in_each_format(tmp_path):
-    """Every figure is written in the named formats; the PNG has a picture."""
+    """Each figure is written in each requested format."""
     kinds = list(plots.Format)
     paths = plots.draw(two_backends(), tmp_path / "figures", formats=kinds)
     assert {path.name for path in paths} == {
@@ -53,7 +53,7 @@ def test_every_figure_is_written_in_each_format(tmp_path):
 
 
 def test_png_keeps_the_exact_colours_of_series():
-    """Only rare colours of smoothed edges are merged, not those of series."""
+    """Reducing a PNG's colours keeps the series' colours."""
     pixels = np.random.default_rng(1).integers(0, 256, (100, 100, 3), np.uint8)
     colours = [tuple(round(255 * part) for part in mpl.colors.to_rgb(name)) for name in PART_COLORS]
     for row, colour in enumerate(colours):
@@ -69,7 +69,10 @@ def test_png_keeps_the_exact_colours_of_series():
 
 @pytest.mark.parametrize("style", ["paper", "slides"])
 def test_pdf_embeds_its_fonts(tmp_path, style):
-    """Fonts are embedded as TrueType, never as Type 3, which publishers refuse."""
+    """A PDF embeds its fonts as TrueType.
+
+    Publishers refuse Type 3.
+    """
     paths = plots.draw([record()], tmp_path, style, ["pdf"])
     (pdf,) = (path for path in paths if path.name == "run-throughput.pdf")
     content = pdf.read_bytes()
@@ -86,7 +89,7 @@ def test_figure_names_hardware_commit_and_run(sweep):
 
 @pytest.mark.parametrize(("n_runs", "says"), [(8, "run 1, 2, 3, 4, 5, 6, 7, 8"), (9, "9 runs, 1 to 9")])
 def test_footer_names_many_runs_by_the_first_and_the_last(n_runs, says):
-    """Dozens of names would be unreadable."""
+    """The footer shortens many runs to the first and last."""
     found = [record(1e4 * n, point=point("pycuda", n), run_id=str(n)) for n in range(1, n_runs + 1)]
     assert says in paint(throughput_chart(found)).get_supxlabel().replace("\n", " ")
 
@@ -94,7 +97,7 @@ def test_footer_names_many_runs_by_the_first_and_the_last(n_runs, says):
 @pytest.mark.parametrize("columns", [2, 3])
 @pytest.mark.parametrize("runs", [2, 9])
 def test_names_of_commits_do_not_run_into_each_other(runs, columns):
-    """Few or many commits under a narrow or wide axis are readable."""
+    """Labels of commits do not overlap on a history axis."""
     commits = [{"started_at": f"2026-01-01T00:00:0{run}", "git": {"sha": f"{run}" * 7}} for run in range(runs)]
     places = [point("cpu", 9, env=env) for env in ("cartpole", "pendulum", "acrobot")]
     found = [record(point=place, run_id=str(run), **each) for place in places for run, each in enumerate(commits)]
@@ -109,7 +112,7 @@ def test_names_of_commits_do_not_run_into_each_other(runs, columns):
 
 @pytest.mark.parametrize("n_names", [2, 8])
 def test_long_legend_leaves_room_for_its_lines(n_names):
-    """A longer legend makes a figure taller, but not its panel."""
+    """A longer legend makes a figure taller, not its panel smaller."""
     chart = throughput_chart([record(point=point("cpu", n, 110, "tag_continuous")) for n in (1, 2)])
     (panel,) = chart.panels
     names = [f"a long name of a series, {n}" for n in range(n_names)]
@@ -123,7 +126,7 @@ def test_long_legend_leaves_room_for_its_lines(n_names):
 
 @pytest.mark.parametrize("ratio", [1.01, 1.7, 3, 8, 20, 60, 1e5])
 def test_every_range_of_values_has_several_numbers(ratio):
-    """Rates of any range have several numbers per axis."""
+    """Axes of any range have several numbers."""
     rates = (3.1e3, 3.1e3 * ratio)
     found = [record(rate, point=point("cpu", n, 110, "tag_continuous")) for n, rate in enumerate(rates, start=1)]
     found = [each.model_copy(update={"metrics": exact(each.metrics)}) for each in found]
@@ -143,7 +146,7 @@ def exact(metrics: dict[str, Metric]) -> dict[str, Metric]:
 
 
 def test_what_is_no_evidence_is_not_drawn(tmp_path):
-    """Failed, skipped and wrong records are omitted; without others an error."""
+    """Failed, skipped and wrong records are not drawn."""
     refused = [record(status="failed"), record(status="skipped"), record(passed=False)]
     with pytest.raises(ShowError, match="no record is measured and correct"):
         plots.draw(refused, tmp_path)
@@ -151,7 +154,7 @@ def test_what_is_no_evidence_is_not_drawn(tmp_path):
 
 
 def test_machines_are_not_mixed_in_a_figure(tmp_path):
-    """Records of two machines are drawn apart."""
+    """A figure of records from two machines raises an error."""
     other = record(machine={"gpu": None, "cpu": "AMD EPYC", "cores": 2})
     with pytest.raises(ShowError, match="one machine"):
         plots.draw([record(), other], tmp_path)
@@ -159,7 +162,7 @@ def test_machines_are_not_mixed_in_a_figure(tmp_path):
 
 
 def test_ratio_is_within_one_run(sweep):
-    """A later run without NumPy adds throughput; the speed-up is the first run's."""
+    """Speed-ups compare records of one run."""
     later = [record(9e9, point=point("host", 100), threads=2, run_id="later", started_at="2026-02-01T00:00:00")]
 
     def host(chart):
@@ -170,7 +173,7 @@ def test_ratio_is_within_one_run(sweep):
 
 
 def test_search_in_cells_is_drawn_over_that_of_all_pairs_in_its_run():
-    """The factor is within one run; a search in cells alone is not drawn."""
+    """Grid search's speed-up is over all pairs in its run."""
 
     def searched(rate: float, search: str, n_agents: int, **changes) -> Record:
         where = point("numba", 100, n_agents, "tag_continuous", neighbor_search=search)
@@ -188,7 +191,10 @@ def test_search_in_cells_is_drawn_over_that_of_all_pairs_in_its_run():
 
 
 def test_learning_curve_is_the_interquartile_mean_of_all_seeds():
-    """From the last start to the last end; finished seeds keep their value."""
+    """A learning curve is the interquartile mean of all seeds.
+
+    It lasts from the last start to the last end; finished seeds keep their value.
+    """
     curves = [
         ([100, 200, 300], [None, 0.0, 500.0]),
         ([100, 200, 300, 400], [0.0, 0.0, 0.0, 500.0]),
@@ -214,7 +220,7 @@ def test_learning_curve_is_the_interquartile_mean_of_all_seeds():
 
 
 def test_figure_is_that_of_the_style_alone(tmp_path):
-    """The reader's matplotlib settings change no byte."""
+    """Local matplotlib settings do not change a figure."""
     records = [record(point=point("host", n)) for n in (1, 10)]
     drawn = plots.draw(records, tmp_path / "here")
     with mpl.rc_context({"axes.facecolor": "black", "xtick.major.pad": 30, "axes.unicode_minus": False}):

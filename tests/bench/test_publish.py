@@ -1,4 +1,4 @@
-"""Sets: made in one go or in several, verified, and read."""
+"""Published sets: made at once or in parts, verified and read."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ CLEAN = {"sha": "0123456789abcdef", "dirty": False, "diff_hash": None}
 
 @pytest.fixture
 def here(monkeypatch, tmp_path):
-    """Return a function that publishes smoke points; the machine counts as healthy."""
+    """Return a function that publishes smoke points.
+
+    The machine passes as healthy.
+    """
     jobs = cases.jobs("smoke", SMOKE)
     monkeypatch.setattr(
         publish,
@@ -63,7 +66,7 @@ def folder_in(tmp_path):
 
 
 def test_set_is_made_stopped_and_gone_on_with(here, tmp_path):
-    """Time for one point leaves an unfinished set; a second call resumes it."""
+    """A second call resumes an unfinished set."""
     stopped = here("--until-s", "0", exits=Code.UNFINISHED)
     assert "`python -m bench publish --preset smoke` continues" in stopped
     folder = folder_in(tmp_path)
@@ -90,7 +93,7 @@ def test_set_is_made_stopped_and_gone_on_with(here, tmp_path):
 
 
 def test_set_of_points_at_once_is_stopped_and_gone_on_with(here, monkeypatch, tmp_path):
-    """Finished points stay; the next call measures the rest, each once."""
+    """A stopped set with concurrent points resumes without repeats."""
     monkeypatch.setattr(local, "is_on_gpu", lambda job: True)
     here("--at-once", "2", "--until-s", "0", exits=Code.UNFINISHED)
     (first,) = read_all([folder_in(tmp_path) / RECORDS])
@@ -104,7 +107,7 @@ def test_set_of_points_at_once_is_stopped_and_gone_on_with(here, monkeypatch, tm
 
 
 def test_shards_of_a_set_share_its_points(here, tmp_path):
-    """Each shard measures its own; a call without one finishes the set."""
+    """Each shard measures its own points."""
     jobs = publish.jobs("smoke")
     for shard, points in (("2/2", jobs[1::2]), ("1/2", jobs[1::2] + jobs[::2])):
         here("--shard", shard, exits=Code.UNFINISHED)
@@ -117,7 +120,7 @@ def test_shards_of_a_set_share_its_points(here, tmp_path):
 
 
 def test_set_of_chosen_points_has_no_others(here, tmp_path):
-    """Manifest and resume command name the choice; another or an unknown one raises."""
+    """A set of chosen points has no others."""
     here("--case", "env_step", "--where", "backend=host", "--peer", "gymnax")
     folder = folder_in(tmp_path)
     assert {record.point["backend"] for record in read_all([folder / RECORDS])} == {"host"}
@@ -131,7 +134,7 @@ def test_set_of_chosen_points_has_no_others(here, tmp_path):
 
 
 def test_set_of_chosen_points_hides_no_set_of_all(here, monkeypatch, tmp_path):
-    """Documents prefer the set of all points to a newer chosen set."""
+    """Documents prefer complete sets to newer chosen sets."""
     here()
     whole = folder_in(tmp_path)
     monkeypatch.setattr(machine, "git_state", lambda root: {**CLEAN, "sha": "fedcba9876543210"})
@@ -149,7 +152,7 @@ def test_set_of_chosen_points_hides_no_set_of_all(here, monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("how", ["changed", "missing", "added"])
 def test_set_that_is_not_as_its_manifest_says_is_not_read(how, here, tmp_path):
-    """A file that was changed, removed or added is named."""
+    """A set that differs from its manifest is refused."""
     here("--skip", "pairs", "--skip", "figures")
     folder = folder_in(tmp_path)
     assert read_manifest(folder).skipped["step pairs"] == "left out by --skip"
@@ -173,7 +176,7 @@ def test_set_that_is_not_as_its_manifest_says_is_not_read(how, here, tmp_path):
     ids=["changes", "no commit", "problem"],
 )
 def test_what_could_not_be_published_is_refused(git, findings, says, here, tmp_path, monkeypatch):
-    """Changes, no commit, or a doctor's problem prevent the start."""
+    """Changed code, no commit or a doctor's problem is refused."""
     monkeypatch.setattr(machine, "git_state", lambda root: git)
     monkeypatch.setattr(publish.doctor, "examine", lambda: findings)
     assert says in here(exits=Code.NOTHING)
@@ -181,7 +184,7 @@ def test_what_could_not_be_published_is_refused(git, findings, says, here, tmp_p
 
 
 def test_set_goes_on_as_it_began(here, tmp_path):
-    """Another preset, and other versions on this machine, are refused."""
+    """A set continues only with its preset and versions."""
     here("--until-s", "0", exits=Code.UNFINISHED)
     assert "has preset smoke (got full)" in here(preset="full", exits=Code.NOTHING)
     manifest = read_manifest(folder_in(tmp_path))
@@ -190,7 +193,7 @@ def test_set_goes_on_as_it_began(here, tmp_path):
 
 
 def test_archive_is_read_while_there_is_no_set(tmp_path):
-    """Without a finished set documents use the sweeps and the peers' pairs."""
+    """Without a finished set documents use the archived sweeps."""
     (tmp_path / "sweeps").mkdir()
     assert (published_records(tmp_path), past_records(tmp_path)) == ([tmp_path / "sweeps"], [])
 

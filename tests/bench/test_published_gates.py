@@ -1,4 +1,4 @@
-"""Published gates, judged again: equal code passes, slower code does not."""
+"""Published gates pass equal code and find slower code."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def rows(name):
 
 
 def test_published_gates_pass_the_same_code():
-    """Each of 24 gates of a commit with itself passes, within 0.2 %."""
+    """Each of 24 gates of equal code passes, within 0.2 %."""
     found = list(rows("gates-same"))
     assert [row.verdict for row in found] == ["ok"] * 24
     assert max(abs(row.estimate.value - 1) for row in found) < 0.002
@@ -52,7 +52,7 @@ GATES = {
 
 @pytest.mark.parametrize(("name", "n"), GATES.items(), ids=list(GATES))
 def test_published_gates_catch_3_percent_and_pass_the_same(name, n):
-    """Equal code passes, and a delay of 3 % fails."""
+    """A delay of 3 % fails; equal code passes."""
     folder = RESULTS / ARCHIVE / "comparisons"
     (file,) = glob_paths(str(folder / f"*-gates-{name}-comparisons.jsonl"))
     found = defaultdict(list)

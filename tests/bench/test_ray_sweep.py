@@ -1,4 +1,4 @@
-"""Sweeps on Ray: local nodes with simulated GPUs, points that report."""
+"""Sweeps on Ray: local nodes with simulated GPUs."""
 
 from __future__ import annotations
 
@@ -61,7 +61,10 @@ def jobs_of(setup: Any, backends: list[str]) -> list[Job]:
 
 @needs_ray
 def test_points_have_their_gpu_or_their_node_alone(nodes, context, tmp_path):
-    """Two GPU points run concurrently, none next to a CPU point."""
+    """Points have a GPU or a node to themselves.
+
+    Two GPU points run concurrently, none next to a CPU point.
+    """
     todo = jobs_of(partial(exclusive, tmp_path), ["pycuda", "pycuda", "cpu", "pycuda"])
     with ray_cluster.connected(nodes.address) as cluster:
         assert all(state.available for state in cluster.availability().values())
@@ -77,7 +80,7 @@ def test_points_have_their_gpu_or_their_node_alone(nodes, context, tmp_path):
 
 @needs_ray
 def test_dead_worker_is_tried_again_and_at_last_given_up(nodes, context, tmp_path, monkeypatch):
-    """A point that dies once is measured; one that always dies has failed."""
+    """A point whose worker died is retried, then fails."""
     monkeypatch.setattr(ray_cluster, "RETRIES", 1)
     todo = jobs_of(partial(deadly, tmp_path), ["pycuda", "pycuda"])
     with ray_cluster.connected(nodes.address) as cluster:
@@ -93,7 +96,7 @@ def test_dead_worker_is_tried_again_and_at_last_given_up(nodes, context, tmp_pat
 
 @needs_ray
 def test_point_of_a_dead_node_is_measured_on_another(nodes, context, tmp_path):
-    """An added node is used; when it leaves, its point moves to another."""
+    """A point of a removed node moves to another."""
     second = nodes.add_node(num_cpus=1, num_gpus=1)
     todo = jobs_of(partial(stuck, tmp_path, second.node_id), ["pycuda"] * 2)
 
@@ -114,7 +117,7 @@ def test_point_of_a_dead_node_is_measured_on_another(nodes, context, tmp_path):
 
 @needs_ray
 def test_killed_driver_goes_on_where_it_was(nodes, context, tmp_path):
-    """Records before SIGKILL are not repeated, and the GPU is free."""
+    """A killed sweep resumes without repeating records."""
     file = tmp_path / "r.jsonl"
     program = f"from tests.bench.test_ray_sweep import drive; drive({nodes.address!r}, {str(tmp_path)!r})"
     driver = subprocess.Popen([sys.executable, "-c", program], cwd=machine.ROOT, env={**os.environ, "PYTHONPATH": "."})
@@ -143,7 +146,7 @@ def drive(address: str, folder: str) -> None:
 
 @needs_ray
 def test_node_with_other_sources_is_refused(nodes):
-    """Nodes report their sources' hash; a differing one is named, with a remedy."""
+    """A node with different sources is refused."""
     with ray_cluster.connected(nodes.address) as cluster:
         other = ray_cluster.Cluster(sys.modules["ray"], "0123456789abcdef")
         with pytest.raises(ray_cluster.ClusterError, match=r"0123456789abcdef \(got [0-9a-f]{16} on node"):
@@ -153,7 +156,7 @@ def test_node_with_other_sources_is_refused(nodes):
 
 @needs_ray
 def test_command_line_sweeps_on_a_cluster(nodes, tmp_path):
-    """`run --ray` records real points as `run` does, with the measuring machine."""
+    """`run --ray` writes records with the measuring machine."""
     where = ("--case", "env_step", "--env", "cartpole", "--backend", "host")
     said = bench("run", "--preset", "smoke", *where, "--no-plot", "--ray", nodes.address, "--out", tmp_path)
     (file,) = tmp_path.glob("*.jsonl")
@@ -167,7 +170,7 @@ def test_command_line_sweeps_on_a_cluster(nodes, tmp_path):
 
 
 def test_missing_ray_is_an_error_with_the_install_line(monkeypatch, tmp_path):
-    """Without Ray the command prints the install line and measures nothing."""
+    """Without Ray the command prints the install line and exits."""
     monkeypatch.setitem(sys.modules, "ray", None)
     where = ("--case", "sampler", "--backend", "cpu")
     said = bench("run", "--preset", "smoke", *where, "--ray", "local", "--out", tmp_path, exits=2)
@@ -178,7 +181,7 @@ def test_missing_ray_is_an_error_with_the_install_line(monkeypatch, tmp_path):
 @needs_ray
 @pytest.mark.parametrize(("address", "why"), [("127.0.0.1:1", "refused"), ("nonsense", "not HOST:PORT")])
 def test_address_without_a_cluster_is_refused_at_once(address, why):
-    """Without a head the error explains addresses and how to start a cluster."""
+    """An address without a cluster is an error with a remedy."""
     with (
         pytest.raises(ray_cluster.ClusterError, match=rf"got '{address}'.*{why}.*ray start"),
         ray_cluster.connected(address),
@@ -187,13 +190,13 @@ def test_address_without_a_cluster_is_refused_at_once(address, why):
 
 
 def test_node_without_the_package_says_so(monkeypatch):
-    """The query for a node's sources needs nothing of this project there."""
+    """A node without this package names the missing module."""
     monkeypatch.setitem(sys.modules, "bench.core.machine", None)
     assert "bench.core.machine" in ray_cluster._sources_there()()
 
 
 def test_hash_of_the_sources_changes_with_names_and_contents(tmp_path):
-    """The hash depends on names and contents, not on location or compiled files."""
+    """The sources' hash depends on names and contents only."""
 
     def hashed(**files: str) -> str:
         folder = tmp_path / str(len(list(tmp_path.iterdir())))
@@ -217,7 +220,7 @@ def task(backend: str, **changes: Any) -> ray_cluster.Task:
     [(16, 1, [16, 1], [16, 0]), (16, 4, [4, 1], [16, 0]), (2, 8, [1, 1], [2, 0]), (8, 0, None, [8, 0])],
 )
 def test_node_is_shared_by_its_gpus_and_given_whole_to_a_point_of_the_cpu(n_cpus, n_gpus, on_gpu, on_cpu):
-    """GPUs share a node's CPUs; a CPU point takes them all."""
+    """GPU points share a node's CPUs; a CPU point takes all."""
     node = ray_cluster.Node("id", "host", n_cpus, n_gpus)
     for point, want in ((task("numba"), on_gpu), (task("host"), on_cpu)):
         assert node.could_run(point) == (want is not None)
@@ -229,7 +232,7 @@ def test_node_is_shared_by_its_gpus_and_given_whole_to_a_point_of_the_cpu(n_cpus
 
 
 def test_point_in_ranks_takes_as_many_gpus_of_one_node(context):
-    """Four ranks take four GPUs of one node, or the point is skipped."""
+    """Four ranks take four GPUs of one node, or skip."""
     ranks = task("pycuda", workload=Ranks)
     assert ray_cluster.Node("id", "host", 8, 8).share(ranks) == {"num_cpus": 4, "num_gpus": 4}
     assert not ray_cluster.Node("id", "host", 8, 8).has_room_for(ranks, [ranks, task("pycuda")])

@@ -33,7 +33,7 @@ def record() -> Record:
 
 
 def test_reason_of_any_length_is_short(monkeypatch, tmp_path):
-    """The full text is in a cache file, which the reason names."""
+    """A long reason is shortened and names a file with all of it."""
     monkeypatch.setenv("WARPDRIVE_MIN_CACHE", str(tmp_path))
 
     def setup(_point):
@@ -49,7 +49,7 @@ def test_reason_of_any_length_is_short(monkeypatch, tmp_path):
 
 
 def test_record_survives_its_file(record, tmp_path):
-    """The record is unchanged, and its line has the published names."""
+    """A record is unchanged after writing and reading."""
     file = tmp_path / "sweeps" / "test.jsonl"
     append(file, record)
     assert read_all([file]) == [record]
@@ -65,7 +65,7 @@ def test_record_survives_its_file(record, tmp_path):
 
 
 def test_metrics_are_the_arithmetic_of_the_samples(record):
-    """Rates are work over the median, and the time of a step its inverse."""
+    """Rates are work over the median time, and its inverse."""
     rate, each = record.metrics["env_steps_per_s"], record.metrics["ns_per_env_step"]
     assert rate.value == pytest.approx(1e9 / each.value)
     assert record.metrics["agent_steps_per_s"].value == pytest.approx(10 * rate.value)
@@ -83,7 +83,7 @@ def test_metrics_are_the_arithmetic_of_the_samples(record):
     ],
 )
 def test_line_that_breaks_the_schema_is_named(record, tmp_path, change, message):
-    """The error names file, line and field."""
+    """An invalid line is named with file, line and field."""
     file = tmp_path / "bad.jsonl"
     file.write_text(json.dumps({**json.loads(record.to_line()), **change}) + "\n")
     with pytest.raises(RecordError, match=message) as error:
@@ -92,7 +92,7 @@ def test_line_that_breaks_the_schema_is_named(record, tmp_path, change, message)
 
 
 def test_cut_line_is_reported_and_loses_no_other(record, tmp_path):
-    """A sweep killed in a line costs that line, which is reported."""
+    """A truncated line is reported; the others are read."""
     file = tmp_path / "cut.jsonl"
     append(file, record)
     whole = file.read_bytes()
@@ -107,7 +107,10 @@ def test_cut_line_is_reported_and_loses_no_other(record, tmp_path):
 
 
 def test_cut_line_stays_where_files_cannot_be_locked(record, tmp_path, monkeypatch):
-    """Another process may be writing it; appended lines are separate."""
+    """Without file locks a truncated line is not removed.
+
+    Another process may be writing it; appended lines are separate.
+    """
     file = tmp_path / "cut.jsonl"
     append(file, record)
     whole = file.read_bytes()
@@ -130,7 +133,7 @@ def as_schema_1(record, **changes) -> str:
 
 
 def test_record_of_schema_1_is_read_under_one_name(record, tmp_path):
-    """It has no host or processes; its name is derived from its content."""
+    """A record of schema 1 gets an id from its content."""
     file = tmp_path / "old.jsonl"
     file.write_text(as_schema_1(record) + as_schema_1(record, notes={"taken": "in turns with a peer"}))
     alone, paired = read_all([file])
@@ -146,7 +149,10 @@ def side(letter: str, samples_ns: list[float], **changes) -> Record:
 
 
 def test_pairs_of_schema_1_are_comparisons_of_one_round(tmp_path):
-    """Interleaved 2, 4 over 1, 2 ns give 2, without compared processes."""
+    """A pair of schema 1 is a comparison of one round.
+
+    Interleaved 2, 4 over 1, 2 ns give 2, without compared processes.
+    """
     for letter, samples_ns in (("a", [1.0, 1.0, 2.0, 2.0]), ("b", [1.0, 3.0, 4.0, 4.0])):
         record = side(letter, samples_ns)
         line = as_schema_1(record, notes={"taken": record.taken})
@@ -160,7 +166,7 @@ def test_pairs_of_schema_1_are_comparisons_of_one_round(tmp_path):
 
 
 def test_peer_of_schema_1_is_compared_with_ours_beside_it(tmp_path):
-    """The record after a peer's is ours; triple time gives a ratio of 3."""
+    """A peer's record of schema 1 is paired with the next one."""
     theirs = {"peer": "gymnax", "env": "cartpole", "n_envs": 100, "n_agents": 1, "work": "simulate"}
     notes = {"ours": {"point": {}}, "version": "1", "counts": "steps"}
     peer = plain_record(case="peer", point=theirs, samples_ns=[3.0] * 4, notes=notes)
@@ -173,7 +179,7 @@ def test_peer_of_schema_1_is_compared_with_ours_beside_it(tmp_path):
 
 
 def test_comparison_survives_its_file_beside_records(tmp_path):
-    """Its interval is over the means of rounds; records ignore it."""
+    """Comparisons and records can share a file."""
     a, b = side("a", [1.0, 1.0]), side("b", [1.0, 1.0])
     comparison = Comparison.of(a, b, [[0.0, 0.2], [0.1, 0.3], [0.2, 0.4]])
     for each in (a, comparison, b):
@@ -195,7 +201,7 @@ def _append_many(file, line, count):
 
 
 def test_two_sweeps_may_write_at_once(record, tmp_path):
-    """Two processes that append to one file at the same time mix no lines."""
+    """Two processes can append to one file concurrently."""
     file = tmp_path / "both.jsonl"
     fields = json.loads(record.to_line())
     del fields["schema"]
@@ -209,7 +215,7 @@ def test_two_sweeps_may_write_at_once(record, tmp_path):
 
 
 def test_a_zip_archive_is_read_like_a_folder(tmp_path):
-    """File, folder, pattern and archive give the same records."""
+    """A zip archive is read like a folder."""
     a, b = plain_record(run_id="a"), plain_record(run_id="b")
     for each in (a, b):
         append(tmp_path / "results" / "sweeps" / f"{each.run_id}.jsonl", each)
@@ -222,7 +228,10 @@ def test_a_zip_archive_is_read_like_a_folder(tmp_path):
 
 @pytest.mark.parametrize("inside", ["", "sweeps", "sweeps/a.jsonl"])
 def test_an_archive_that_is_damaged_or_lacks_a_file_is_named(tmp_path, inside):
-    """One line, with the requested path."""
+    """A damaged or incomplete archive gives a one-line error.
+
+    It names the requested path.
+    """
     (tmp_path / "bad.zip").write_bytes(b"PK no zip")
     with pytest.raises(FileError, match=r"bad\.zip: must be a zip archive"):
         read_all([tmp_path / "bad.zip" / inside])

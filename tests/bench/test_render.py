@@ -22,7 +22,7 @@ TABLE = Table(
 
 
 def test_markdown_has_a_line_for_each_row() -> None:
-    """A line break in a column's name is a space."""
+    """A Markdown table has one line per row."""
     assert render.markdown(TABLE).splitlines() == [
         "| name (in words) | length |",
         "|---|---|",
@@ -32,7 +32,7 @@ def test_markdown_has_a_line_for_each_row() -> None:
 
 
 def test_terminal_aligns_numbers_and_prints_brackets_as_they_are() -> None:
-    """No text is markup; words are left-aligned, numbers right-aligned."""
+    """In a terminal numbers are right-aligned and brackets printed."""
     text = io.StringIO()
     Console(file=text, width=80).print(render.terminal(TABLE))
     title, *_, first, second, _, caption = (line.rstrip() for line in text.getvalue().splitlines())
@@ -58,7 +58,7 @@ def test_console_is_as_wide_as_asked(width: int, monkeypatch: pytest.MonkeyPatch
 
 
 def test_points_that_lack_an_axis_are_grouped_before_its_numbers() -> None:
-    """A population has a size, and a run of one agent none."""
+    """Points without an axis come before its numbers."""
     sizes = [1024, None, 256]
     records = [record(point={"env": "cartpole"} | ({"population": n} if n else {})) for n in sizes]
     assert [key[1] for key in grouped(records, "env", "population")] == ["", 256, 1024]

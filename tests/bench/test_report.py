@@ -36,26 +36,32 @@ def line(*pairs: tuple[float, float]) -> list[DataPoint]:
 
 
 def test_crossover_lies_on_the_straight_line_between_the_sizes() -> None:
-    """From a tenth at 1 to ten times at 100, a log-log line crosses at 10."""
+    """The crossover is interpolated on a log-log line.
+
+    From a tenth at 1 to ten times at 100, the line crosses at 10.
+    """
     said = crossover(line((1, 0.1), (100, 10)))
     assert said == "faster above about 10 environments (measured at 1 and 100); at most 10x as fast"
 
 
 def test_crossover_is_the_last_one() -> None:
-    """A ratio that falls below 1 again did not cross at its first size."""
+    """The last crossing of ratio 1 counts.
+
+    A ratio that falls below 1 again did not cross at its first size.
+    """
     assert "measured at 10 and 1,000" in crossover(line((1, 2), (10, 0.5), (1_000, 4)))
     assert "faster at every size, from 1 environment;" in crossover(line((1, 2), (10, 3)))
     assert "not faster at the largest size, 10 " in crossover(line((1, 2), (10, 0.5)))
 
 
 def test_saturation_is_the_first_size_near_the_highest_rate() -> None:
-    """Nine tenths of the highest rate is full; a maximum at the end is not."""
+    """Saturation is the first size at 90 % of the maximum."""
     assert saturation(line((1, 10), (100, 90), (1_000, 100))).endswith("at 100 environments")
     assert saturation(line((1, 10), (100, 80), (1_000, 100))) == "throughput still grows at 1,000 environments"
 
 
 def test_energy_is_that_of_a_million_steps() -> None:
-    """50 J in 5 s at 2 M steps/s are 5 J per million."""
+    """Energy is joules per million env steps."""
     telemetry = {"energy_j": 50.0, "duration_s": 5.0}
     found = [record(2e6, telemetry=telemetry), record(started_at="2027-01-01T00:00:00")]
     (chart,) = (each for each in charts(found) if each.name == "energy")
@@ -63,7 +69,7 @@ def test_energy_is_that_of_a_million_steps() -> None:
 
 
 def test_history_has_what_several_runs_measured() -> None:
-    """A point of several runs is drawn by their start, with their commits."""
+    """History shows points of several runs, with their commits."""
     old, new = record(1e6), record(2e6, run_id="later", started_at="2026-02-01T00:00:00", git={"sha": "fedcba9876"})
     small = [record(point=point("host", 7)), *(record(point=point("host", 5), run_id=run) for run in ("one", "two"))]
     (chart,) = (each for each in charts([new, old, *small]) if each.name == "history")
@@ -78,7 +84,7 @@ def test_history_has_what_several_runs_measured() -> None:
 
 
 def test_history_names_what_a_case_counts_and_leaves_out_what_was_not_timed() -> None:
-    """Each panel has a unit and a title; bytes have no history."""
+    """A history panel names its metric; bytes have none."""
     axes = {"env": "cartpole", "backend": "numba", "n_envs": 7, "until": "first step", "fused": False}
     seconds = {"total_s": metric(2.0, unit="s")}
     found = [
@@ -104,7 +110,7 @@ def shipped(records: list[Record]) -> str:
 
 
 def test_report_of_shipped_records_is_complete_and_small(records: list[Record], shipped: str) -> None:
-    """Each record is a row, each figure has a table; 2.2 kB a record."""
+    """Each record is a row, each figure has a table."""
     page = Page(shipped)
     counts = Counter(tag for tag, _ in page.elements)
     ids = [each["id"] for _, each in page.elements if "id" in each]
@@ -130,19 +136,22 @@ def test_report_of_shipped_records_is_complete_and_small(records: list[Record], 
     ],
 )
 def test_values_are_written_without_exponents(value: float, n: int, text: str) -> None:
-    """A few digits count, and large numbers have commas."""
+    """Values have a few digits, commas and no exponent."""
     assert digits(value, n) == text
 
 
 def test_headline_is_there_only_with_its_records() -> None:
-    """A machine without plain steps has no headline, and no link to it."""
+    """Without env step records the page has no headline."""
     assert any("headline" in link for link in Page(report.html([record()])).links)
     others = Page(report.html([record(case="published")]))
     assert not any("headline" in str(each.values()) for _, each in others.elements)
 
 
 def test_headline_compares_within_the_newest_run_that_has_both() -> None:
-    """A newer record without NumPy leads, with the earlier run's ratio."""
+    """The headline's ratio is of the newest run with both.
+
+    A newer record without NumPy leads, with the earlier run's ratio.
+    """
     both = [record(2e6), record(8e6, point=point("host", 100))]
     alone = record(16e6, point=point("host", 100), run_id="later", started_at="2027-01-01T00:00:00")
     made = headline([*both, alone])
@@ -153,12 +162,12 @@ def test_headline_compares_within_the_newest_run_that_has_both() -> None:
 
 
 def test_report_is_the_same_for_the_same_records() -> None:
-    """The page has nothing of its time or machine."""
+    """The same records give the same page."""
     assert report.html(two_backends()) == report.html(two_backends())
 
 
 def test_report_writes_what_records_say_as_text() -> None:
-    """A record cannot bring markup or end the script."""
+    """Text of records cannot inject markup or scripts."""
     evil = "</script><img src=x>"
     page = report.html([record(command=evil, run_id=evil), record(status="failed", reason=evil)])
     assert "img" not in dict(Page(page).elements)
@@ -168,7 +177,7 @@ def test_report_writes_what_records_say_as_text() -> None:
 
 
 def test_report_shows_what_is_no_evidence_apart() -> None:
-    """Failed records are in a separate table with reasons, and in no figure."""
+    """Failed records have their own table, and no figure."""
     page = report.html([record(), record(status="failed", reason="it broke", point=point("host", 77_777))])
     assert "it broke" in page
     assert "No evidence" in page
@@ -177,7 +186,7 @@ def test_report_shows_what_is_no_evidence_apart() -> None:
 
 
 def test_report_shows_claims_with_their_counts_and_sources() -> None:
-    """A claim is a row with source and ratio; verdicts are counted on top."""
+    """Claims show their source, ratio and counts of verdicts."""
     columns = [
         Column("claim", lambda row: row[0], is_long=True),
         Column("source", lambda row: "somebody", link=lambda row: "https://example.org/paper"),
@@ -197,7 +206,7 @@ def test_report_shows_claims_with_their_counts_and_sources() -> None:
 
 
 def test_report_command_judges_the_records_that_it_shows(tmp_path: Path) -> None:
-    """Tag's 3 M on an H200 is next to the README's million on an A100."""
+    """`bench report` judges claims by the given records."""
     records, out = tmp_path / "records.jsonl", tmp_path / "report.html"
     tag = {"env": "tag_continuous", "backend": "pycuda", "n_envs": 2_000, "n_agents": 110, "exact": False}
     records.write_text(record(3e6, point=tag, threads=None, run_id="the-tag-run").to_line())
@@ -212,7 +221,7 @@ def test_report_command_judges_the_records_that_it_shows(tmp_path: Path) -> None
 
 
 def test_report_command_writes_the_page_or_says_why_not(tmp_path: Path) -> None:
-    """The command makes the folder; without evidence: exit code 1, no page."""
+    """`bench report` writes a page, or exits with 1."""
     records, out = tmp_path / "records.jsonl", tmp_path / "new" / "report.html"
     records.write_text(record(status="failed", reason="it broke").to_line())
     assert "no record is measured and correct" in bench("report", records, "--out", out, exits=1)
@@ -225,7 +234,10 @@ def test_report_command_writes_the_page_or_says_why_not(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the PATH to open the page in")
 def test_report_works_in_a_browser(shipped: str, tmp_path: Path) -> None:
-    """No error, request or overflow; tables sort and filter, series can be hidden."""
+    """The page works in a browser without errors or requests.
+
+    Tables sort and filter, series can be hidden, nothing overflows.
+    """
     watch = (
         "<head><script>window.errors = []; onerror = (...all) => { errors.push(String(all[0])); };"
         "addEventListener('securitypolicyviolation', event => { errors.push(event.violatedDirective); });</script>"

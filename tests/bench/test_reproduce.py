@@ -1,4 +1,4 @@
-"""Recorded points, measured again: verdicts by hand, on faked and shipped records."""
+"""`bench reproduce`: verdicts on faked and shipped records."""
 
 from __future__ import annotations
 
@@ -34,12 +34,15 @@ ON_GPU = {"threads": None, "mode": "graph"}
 
 
 def taken(ns: float, half: float = 0.0, **changes):
-    """Return a record with a time per step (ns) and a half width."""
+    """Return a record with a time per step and a half width, both ns."""
     return record(metrics={"ns_per_env_step": metric(ns, ns - half, ns + half, "ns")}, **changes)
 
 
 def learned(final: float, steps: float | None, returns: tuple[float, ...] = (10.0, 100.0)):
-    """Return a seed's record: last return, steps to the threshold or none."""
+    """Return a seed's record with its last return.
+
+    ``steps`` to the threshold are None if the seed missed it.
+    """
     curve = Curve(env_steps=[1, 2], seconds=[0.1, 0.2], mean_return={"shared": list(returns)})
     return seed_record(3, steps, final, curve=curve)
 
@@ -55,7 +58,7 @@ def learned(final: float, steps: float | None, returns: tuple[float, ...] = (10.
     ],
 )
 def test_verdict_is_by_overlap_or_tolerance(here, half, verdict, says):
-    """Against 100 +- 1 ns: overlapping intervals or a ratio within tolerance agree."""
+    """Overlapping intervals or a ratio within tolerance agree."""
     got = compare(taken(100.0, 1.0), taken(here, half), 0.1)
     assert got.verdict == verdict
     assert any(says in reason for reason in got.reasons)
@@ -64,7 +67,7 @@ def test_verdict_is_by_overlap_or_tolerance(here, half, verdict, says):
 
 
 def test_metric_that_may_be_zero_has_no_ratio():
-    """For figures around zero, as bytes may be, only overlapping intervals count."""
+    """Metrics around zero are compared by overlapping intervals only."""
     none, some = (record(metrics={"bytes_per_env": metric(*figure, "bytes")}) for figure in ((0, 0, 0), (5, 4, 6)))
     same, apart = compare(none, none, 0.1), compare(none, some, 0.1)
     assert (same.verdict, same.estimate) == (REPRODUCED, None)
@@ -72,7 +75,10 @@ def test_metric_that_may_be_zero_has_no_ratio():
 
 
 def test_other_hardware_gives_the_ratio_as_information():
-    """Another GPU neither reproduces nor refutes; for CPU points the CPU matters."""
+    """Another GPU neither reproduces nor refutes a record.
+
+    For CPU points the CPU decides in the same way.
+    """
     then = record(machine={"gpu": "NVIDIA H200", "cpu": "a", "cores": 16}, **ON_GPU)
     here = record(2e6, machine={"gpu": "NVIDIA A100", "cpu": "b", "cores": 16}, **ON_GPU)
     got = compare(then, here, 0.1)
@@ -87,7 +93,7 @@ def test_other_hardware_gives_the_ratio_as_information():
 
 
 def test_differences_are_listed():
-    """Differing versions, commit, changes and packages, with both values; no others."""
+    """Only differing versions, commits and packages are listed."""
     then = record(dependencies_hash="a", machine={"gpu": None, "torch": "2.11", "cores": 2, "unread": {"gpu": "none"}})
     git = {"sha": "fedcba", "dirty": True, "diff_hash": "1"}
     machine = {"gpu": None, "torch": "2.13", "cores": 2, "unread": {}, "settings": None}  # older records lack settings
@@ -103,7 +109,7 @@ def test_differences_are_listed():
 
 
 def test_troubles_of_either_side_are_told():
-    """The verdict lists a throttled GPU, a foreign process, an unsettled warm-up."""
+    """The verdict lists what disturbed the measurement."""
     telemetry = {"throttle_reasons": {"hardware thermal": 0.5, "idle": 1.0}, "contended": True}
     got = compare(record(), record(telemetry=telemetry, warm_up={"settled": False}), 0.1)
     assert got.reasons[-3:] == (
@@ -123,7 +129,7 @@ def test_troubles_of_either_side_are_told():
     ],
 )
 def test_learning_is_the_threshold_and_the_end_of_the_curve(here, verdict):
-    """A seed must reach 100 again and end within tolerance."""
+    """A seed must reach the threshold and end within tolerance."""
     got = compare(learned(100.0, 2.0), here, 0.1)
     assert got.verdict == verdict
     assert got.reasons[0].startswith("seed 3: the threshold is reached in the record")
@@ -135,7 +141,10 @@ def test_learning_is_the_threshold_and_the_end_of_the_curve(here, verdict):
 
 
 def test_records_are_found_by_run_number_and_condition():
-    """RUN_ID, its start, RUN_ID:N and AXIS=VALUE select; invalid records are skipped."""
+    """RUN_ID or its start, RUN_ID:N and AXIS=VALUE select records.
+
+    Invalid records are skipped.
+    """
     points = [{"env": "cartpole", "backend": "cpu", "n_envs": n, "n_agents": 1, "exact": False} for n in (1, 10)]
     records = [record(run_id="run-a", point=each) for each in points]
     records += [record(run_id="run-a", passed=False), record(run_id="run-b")]
@@ -157,7 +166,10 @@ def test_records_are_found_by_run_number_and_condition():
 
 
 def test_worst_verdict_decides():
-    """Order: broken, not reproduced, other hardware."""
+    """The worst verdict sets the exit code.
+
+    Order: broken, not reproduced, other hardware.
+    """
     order = [BROKEN, NOT_REPRODUCED, OTHER_HARDWARE, REPRODUCED]
     assert [exit_code(order[n:][::-1]) for n in range(4)] == [5, 1, 2, 0]
 
@@ -167,7 +179,7 @@ def test_worst_verdict_decides():
 
 @pytest.fixture
 def fake(monkeypatch, tmp_path):
-    """Return a file with a fake point's record, and settings for its repetition."""
+    """Return a file with a fake point's record, and its set-up."""
     how = {"setup": lambda point: timed(lambda: sum(range(3000)))}
     point = case(lambda point: how["setup"](point), 1)
     monkeypatch.setitem(reproduce.CASES, "fake", point)
@@ -182,7 +194,7 @@ def again(file, *more: object, exits: int = 0) -> str:
 
 
 def test_command_reproduces_on_this_machine(fake, tmp_path):
-    """The same point is reproduced (wide tolerance); the record is saved, JSON agrees."""
+    """The same point is reproduced, and its new record saved."""
     file, _ = fake
     out = tmp_path / "new.jsonl"
     assert again(file, "--tolerance", "1000", "--out", out).startswith("REPRODUCED: fake[env=fake,backend=cpu,")
@@ -195,7 +207,7 @@ def test_command_reproduces_on_this_machine(fake, tmp_path):
 
 
 def test_figure_that_was_never_true_is_not_reproduced(fake):
-    """A record that claims a thousandth of the time exits with 1."""
+    """A false record exits with 1."""
     file, _ = fake
     (recorded,) = read_all([file])
     metric = recorded.metrics["ns_per_env_step"]
@@ -217,7 +229,10 @@ def test_figure_that_was_never_true_is_not_reproduced(fake):
     ids=["wrong", "raises", "version", "case", "schema"],
 )
 def test_what_cannot_be_measured_is_broken(fake, setup, old, new, says):
-    """Exit code 5: failed check, exception, other version, unknown case, bad file."""
+    """Records that cannot be measured exit with 5.
+
+    Causes: failed check, exception, other version, unknown case, bad file.
+    """
     file, how = fake
     how["setup"] = setup or how["setup"]
     text = file.read_text()
@@ -227,7 +242,10 @@ def test_what_cannot_be_measured_is_broken(fake, setup, old, new, says):
 
 
 def test_backend_that_is_missing_is_other_hardware_only_where_the_machine_is_another(fake):
-    """A skipped point is broken on this machine, other hardware on a GPU's."""
+    """A missing backend counts as other hardware on another machine.
+
+    On the recording machine it is broken.
+    """
     file, how = fake
 
     def missing(point):
@@ -244,7 +262,7 @@ def test_backend_that_is_missing_is_other_hardware_only_where_the_machine_is_ano
 
 
 def test_record_cut_in_half_is_no_such_run(fake):
-    """Half a line is reported and skipped; a complete record is still reproduced."""
+    """A truncated line is reported and skipped."""
     file, _ = fake
     text = file.read_text()
     file.write_text(text[: len(text) // 2])
@@ -256,7 +274,7 @@ def test_record_cut_in_half_is_no_such_run(fake):
 
 
 def test_shipped_record_of_a_gpu_is_other_hardware_here():
-    """A published H200 figure runs here through its case and preset."""
+    """A published record of another CPU counts as other hardware."""
     records = read_all(with_archived(machine.ROOT / SWEEPS))
     (then,) = find(records, "20261121T053012", ["case=env_step", "env=cartpole", "backend=cpu", "n_envs=100"])
     here = Context.here("smoke")
@@ -267,7 +285,7 @@ def test_shipped_record_of_a_gpu_is_other_hardware_here():
 
 
 def test_runs_are_looked_for_in_sets_and_in_the_archive(tmp_path):
-    """A set's name works as a run: published records are found without a folder."""
+    """Runs are found in published sets and sweeps by default."""
     for folder, run_id in (("sets/a-set", "a-set"), ("sweeps", "run-a")):
         append(tmp_path / folder / "records.jsonl", record(run_id=run_id))
         assert find(read_all(reproduce.default_folders(tmp_path)), run_id, [])
@@ -279,7 +297,7 @@ def test_runs_are_looked_for_in_sets_and_in_the_archive(tmp_path):
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory):
-    """Folder with three certificates: of a short run, with other weights, and cut."""
+    """Folder with certificates: good, other weights, truncated."""
     folder = tmp_path_factory.mktemp("certificates")
     given = (
         "trainer.num_envs=4",
@@ -314,7 +332,10 @@ def certificates(tmp_path_factory):
     ],
 )
 def test_certificates_are_replayed(name, code, says, certificates):
-    """By file or folder, whose worst decides; a differing tensor is named."""
+    """Certificates are replayed; differing tensors are named.
+
+    In a folder the worst verdict decides.
+    """
     output = bench("reproduce", certificates / name, exits=code)
     assert says in output
     if name == "other.json":
@@ -322,7 +343,7 @@ def test_certificates_are_replayed(name, code, says, certificates):
 
 
 def test_answers_on_certificates_are_kept(certificates, tmp_path):
-    """One line each, with machine and commit; long lists of sources become counts."""
+    """`--out` writes a line per certificate with its machine."""
     bench("reproduce", certificates, "--out", tmp_path / "answers.jsonl", exits=5)
     answers = [json.loads(line) for line in (tmp_path / "answers.jsonl").read_text().splitlines()]
     assert [(each["name"], each["verdict"]) for each in answers] == [
@@ -341,7 +362,7 @@ def test_answers_on_certificates_are_kept(certificates, tmp_path):
 
 
 def test_published_certificates_are_named_after_their_runs(certificates):
-    """Each name has environment, algorithm, backend and seed."""
+    """Published certificates are named after their runs."""
 
     def name(found: Certificate) -> str:
         (algorithm,) = {policy["algorithm"] for policy in found.run_config["policy"].values()}

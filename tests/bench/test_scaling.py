@@ -1,4 +1,4 @@
-"""Training in ranks: joint training, the slowest rank's time, 1 to 8 GPUs."""
+"""Training in ranks: agreement, time of the slowest, efficiency."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ def point(n_ranks: int, backend: str = "cpu", env: str = "cartpole") -> dict:
 
 
 def test_one_rank_is_held_against_a_twin_and_its_report_is_json(monkeypatch):
-    """One rank has no other to compare with, so `train`'s check runs."""
+    """A single rank is checked as `train` is.
+
+    Its report survives JSON.
+    """
     points = []
     twin = Check(passed=True, max_error=0.0, oracle="a twin")
     monkeypatch.setattr(iterations, "reference_run_check", lambda point, _: points.append(point) or (lambda: twin))
@@ -46,7 +49,10 @@ def test_one_rank_is_held_against_a_twin_and_its_report_is_json(monkeypatch):
 
 
 def test_slowest_rank_counts_from_a_common_start(monkeypatch):
-    """Both ranks get the slower's time: 9 of 7 and 9 us, 5 of 5 and 3."""
+    """All ranks report the time of the slowest.
+
+    Both ranks get the slower's time: 9 of 7 and 9 us, 5 of 5 and 3.
+    """
     met: list[float] = []
     watch = FakeWatch(cycle([7_000]), device_share=5 / 7)
 
@@ -66,7 +72,7 @@ def test_slowest_rank_counts_from_a_common_start(monkeypatch):
 
 
 def test_time_of_a_cpu_has_no_device_time():
-    """A single rank has only its wall time."""
+    """On a CPU a rank has only its wall time."""
     watch = FakeWatch(cycle([7_000]))
     assert scaling.SlowestRank(watch, World(), torch.device("cpu")).time(watch.run) == (7_000, None)
 
@@ -75,7 +81,7 @@ def test_time_of_a_cpu_has_no_device_time():
     ("other", "error"), [([1.0, 0.0], 0.0), ([1.0, 0.25], 0.25), ([1.0, -0.0], float("inf")), (None, 0.0)]
 )
 def test_ranks_are_compared_to_the_bit(other, error):
-    """A quarter more is an error of 0.25, a zero an infinite one."""
+    """Ranks must have bit-identical weights."""
     ours = torch.tensor([1.0, 0.0])
 
     class Two(World):
@@ -102,7 +108,7 @@ def test_ranks_are_compared_to_the_bit(other, error):
     ],
 )
 def test_each_rank_needs_a_gpu(n_gpus, n_ranks, why, monkeypatch):
-    """Too few skip with a reason before any process starts."""
+    """Too few GPUs skip the point before any process starts."""
     monkeypatch.setattr(pycuda_driver.PyCudaBackend, "availability", lambda backend: Availability(True))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: n_gpus)
     monkeypatch.setattr(distributed_training, "launch", lambda *_, **__: pytest.fail("started"))
@@ -133,14 +139,14 @@ def curve(rates: dict[int, float], backend: str = "pycuda", threads: int | None 
 
 
 def test_efficiency_is_the_share_of_as_many_times_one():
-    """100, 180 and 300 in 1, 2 and 4 ranks give 1, 0.9 and 0.75."""
+    """Efficiency is the rate over n times one rank's."""
     found = [*curve({1: 100.0, 2: 180.0, 4: 300.0}), *curve({2: 50.0}, run_id="other")]
     efficiency = efficiencies(found)
     assert [efficiency.get(id(each)) for each in found] == [1.0, 0.9, 0.75, None]
 
 
 def test_figure_is_drawn_with_its_labels():
-    """Percentages are next to dots, and ticks are rank counts."""
+    """Dots have percentages, and ticks are numbers of ranks."""
     both = curve({1: 100.0, 2: 180.0, 4: 300.0}) + curve({1: 50.0, 2: 75.0, 4: 125.0}, "numba")
     figure = plots.paint(scaling_chart(both))
     (axes,) = figure.axes
@@ -154,7 +160,7 @@ def test_figure_is_drawn_with_its_labels():
 
 
 def test_figure_of_processes_holds_all_of_its_text():
-    """Alone on its figure the panel of the CPU is narrow, and its label stays within."""
+    """The narrow CPU panel shows its complete label."""
     figure = plots.paint(scaling_chart(curve({1: 100.0, 2: 180.0}, "host", threads=2)))
     figure.draw_without_rendering()
     (axes,) = figure.axes

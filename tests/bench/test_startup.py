@@ -20,7 +20,10 @@ FIRST_STEP = first_step_point("cartpole", 4, 1, "host", COLD)
 
 @pytest.fixture
 def processes(monkeypatch):
-    """Replace each process by a call with the reference's result; return environments."""
+    """Fake each process by a call with the reference's result.
+
+    The list has the environments of their starts.
+    """
     started: list[dict[str, str]] = []
 
     def run(words, **options):
@@ -36,7 +39,10 @@ def processes(monkeypatch):
 
 
 def test_clock_starts_before_anything_is_imported(tmp_path):
-    """As a module of its package the process would import first: it refuses."""
+    """A start with imported packages is refused.
+
+    As a module of its package the process would import first.
+    """
     words = [sys.executable, "-m", "bench.workloads.fresh", json.dumps(FIRST_STEP), str(tmp_path)]
     env = {**os.environ, "PYTHONPATH": str(startup.ROOT)}
     late = subprocess.run(words, env=env, capture_output=True, text=True)
@@ -46,7 +52,7 @@ def test_clock_starts_before_anything_is_imported(tmp_path):
 
 @pytest.mark.parametrize(("cache", "n_folders"), [(COLD, 3), (CACHED, 1)])
 def test_cold_processes_find_no_compiled_code(processes, cache, n_folders):
-    """Each has its own empty folder; cached processes share one."""
+    """Cold processes have empty caches; cached ones share one."""
     got = startup.startup({**FIRST_STEP, "cache": cache}).measure(Plan(n_starts=2))
     assert got.before.passed  # the first process
     assert got.after.passed
@@ -57,7 +63,7 @@ def test_cold_processes_find_no_compiled_code(processes, cache, n_folders):
 
 
 def test_process_that_comes_to_something_else_is_refused(processes):
-    """Every process since the last check counts."""
+    """Every process since the last check must have its result."""
     workload = startup.startup(FIRST_STEP)
     assert workload.check().passed
     starter = workload.run.__self__
@@ -69,7 +75,7 @@ def test_process_that_comes_to_something_else_is_refused(processes):
 
 
 def test_process_that_fails_says_why(monkeypatch):
-    """The error has its last output."""
+    """A failed process is reported with its last output."""
     workload = startup.startup(FIRST_STEP)
     failed = subprocess.CompletedProcess([], 3, "", "ImportError: no such thing")
     monkeypatch.setattr("warpdrive_min.processes.run", lambda *_, **__: failed)
@@ -78,7 +84,10 @@ def test_process_that_fails_says_why(monkeypatch):
 
 
 def test_trainers_oracle_has_weights():
-    """The first update is compared on weights after two iterations."""
+    """The first update is compared on weights.
+
+    Both trainers do two iterations.
+    """
     arrays, oracle = startup.first_update(first_update_point("cartpole", 4, 1, "host", n_steps=4))
     assert arrays["weights"].size > 1_000
     assert oracle == "two iterations on cpu, eager"

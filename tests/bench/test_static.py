@@ -1,4 +1,4 @@
-"""Machine code without a GPU: reading, loops, occupancy, repeatable results."""
+"""Machine code without a GPU: parsing, loops, occupancy."""
 
 from __future__ import annotations
 
@@ -55,13 +55,16 @@ LOOPS = (
 
 
 def test_loops_are_counted_and_padding_is_not():
-    """A loop is an edge back to a block that dominates the edge's source."""
+    """Instructions have a loop depth; padding is dropped.
+
+    A loop is an edge back to a block that dominates the edge's source.
+    """
     found = code(*LOOPS)
     assert [each.depth for each in found] == [0, 0, 1, 2, 2, 1, 1, 1, 0, 0]
 
 
 def test_branches_halve_the_share_of_passes():
-    """An if halves the share; a predicate halves it, a loop does not."""
+    """A branch or predicate halves the share, a loop does not."""
     nested = code(
         "@BRA 0x60",
         "FADD R1,R1,R2",
@@ -77,7 +80,7 @@ def test_branches_halve_the_share_of_passes():
 
 
 def test_a_block_that_was_put_out_of_line_is_no_loop():
-    """A jump back is a loop only if its target dominates it."""
+    """A jump back to a block that does not dominate is no loop."""
     found = code("@BRA 0x30", "FADD R1,R1,R2", "EXIT", "FMUL R1,R1,R1", "BRA 0x10")
     assert [each.depth for each in found] == [0] * 5
 
@@ -93,18 +96,21 @@ def test_a_block_that_was_put_out_of_line_is_no_loop():
     ],
 )  # fmt: skip
 def test_each_opcode_takes_one_pipe(opcode, pipe):
-    """Modifiers and number suffixes do not matter; unknown opcodes are counted apart."""
+    """Each opcode maps to a pipe, whatever its modifiers."""
     assert pipe_of(Instruction(opcode, "", False)) == pipe
 
 
 def test_width_of_a_memory_instruction():
-    """A modifier gives the bytes; without one it is a word."""
+    """A memory instruction's modifier gives its bytes.
+
+    Without one it is a word.
+    """
     words = {"LDG.E": 4, "LDG.E.64": 8, "STS.128": 16, "LDS.U8": 1, "LDG.E.U16.CONSTANT": 2}
     assert {opcode: width_of(Instruction(opcode, "", False)) for opcode in words} == words
 
 
 def test_shapes_ignore_order_and_registers_but_no_number():
-    """Registers, order and argument places do not matter; another stride does."""
+    """Code hashes ignore registers and order, but not strides."""
     one = code("IMAD R1,R2,0x80,R3", "LDG.E R4,desc[UR4][R6.64+0x10]", "FADD R1,R1,c[0x0][0x210]")
     two = code("FADD R9,R9,c[0x0][0x218]", "IMAD R7,R8,0x80,R9", "LDG.E R5,desc[UR8][R2.64+0x10]")
     far = code("IMAD R1,R2,0x84,R3", "LDG.E R4,desc[UR4][R6.64+0x10]", "FADD R1,R1,c[0x0][0x210]")
@@ -117,7 +123,10 @@ def test_shapes_ignore_order_and_registers_but_no_number():
     "other", ["LEA R1,R2,R3,0x7", "SHF.L.U32 R1,R2,0x7,RZ", "IMAD.SHL.U32 R1,R2,0x80,RZ", "IMAD.WIDE R2,R5,0x80,R2"]
 )
 def test_stride_may_be_a_product_or_a_shift_any_number_of_times(other):
-    """Addresses are equal however a compiler multiplies; sums and copies do not."""
+    """Access hashes ignore how the compiler multiplies.
+
+    Sums and copies do not count as multiplications.
+    """
     load = "LDG.E R4,desc[UR4][R6.64+0x10]"
     none = ("IMAD.MOV.U32 R1,RZ,RZ,0x5", "IMAD.IADD R1,R2,0x1,R3", "IADD3 R1,R2,0x40,RZ")
     assert access_hash(code("IMAD R1,R2,0x80,R3", load)) == access_hash(code(other, other, load, *none))
@@ -137,7 +146,7 @@ def test_stride_may_be_a_product_or_a_shift_any_number_of_times(other):
     ],
 )
 def test_occupancy(arch, threads, registers, shared, warps, limit):
-    """A multiprocessor holds complete blocks, limited by its scarcest resource."""
+    """A multiprocessor's scarcest resource limits its blocks."""
     found = warps_at_once(CAPABILITIES[arch], threads=threads, registers=registers, shared_bytes=shared)
     assert found == (warps, limit)
 
@@ -147,13 +156,16 @@ def test_occupancy(arch, threads, registers, shared, warps, limit):
     [(100, 1), (396, 1), (397, 2 * 396 / 397), (500, 2 * 396 / 500), (792, 1), (793, 3 * 396 / 793)],
 )
 def test_wave_quantization(blocks, waves):
-    """132 multiprocessors of twelve warps run 396 four-warp blocks; more need a wave."""
+    """A partial last wave costs a full one.
+
+    132 multiprocessors of twelve warps run 396 four-warp blocks at once.
+    """
     at_once = blocks_at_once(CAPABILITIES["sm_90"], threads=128, warps=12)
     assert wave_quantization(blocks, at_once) == pytest.approx(waves)
 
 
 def test_every_environment_is_looked_at_on_both_backends():
-    """By default each environment has a program; given sizes are the user's."""
+    """By default each environment has a program per backend."""
     programs = chosen([], [], None, None, {})
     assert {(each["name"], each["backend"]) for each in programs} >= {(n, b) for n in ENVS for b in BACKENDS}
     (one,) = chosen(["rice"], ["numba"], 7, 5, {})
@@ -161,7 +173,7 @@ def test_every_environment_is_looked_at_on_both_backends():
 
 
 def test_a_file_that_is_no_cubin_is_refused(tmp_path):
-    """The content is checked before use."""
+    """A file that is no cubin raises an error."""
     path = tmp_path / "a.cubin"
     path.write_bytes(b"#!/bin/sh")
     with pytest.raises(cubin.CubinError, match="must be an ELF-64 file"):
@@ -169,7 +181,7 @@ def test_a_file_that_is_no_cubin_is_refused(tmp_path):
 
 
 def test_without_a_disassembler_the_error_names_the_package(monkeypatch):
-    """The error names the package to install."""
+    """Without a disassembler the error names a package."""
     monkeypatch.setattr(sass.sys, "path", [])
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(CompareError, match=r"needs nvdisasm.*warpdrive-min\[static\]"):
@@ -177,7 +189,10 @@ def test_without_a_disassembler_the_error_names_the_package(monkeypatch):
 
 
 def test_slow_paths_belong_to_their_section(monkeypatch, tmp_path):
-    """Older versions of nvdisasm list them as functions."""
+    """Slow paths belong to their kernel's section.
+
+    Older versions of nvdisasm list them as functions.
+    """
     listed = [("step", 0, ["FADD", "CALL"]), ("$__internal_0_$slow", 32, ["FMUL", "RET"]), ("reset", 0, ["EXIT"])]
     functions = [
         {"function-name": name, "start": start, "sass-instructions": [{"opcode": each} for each in opcodes]}
@@ -190,7 +205,7 @@ def test_slow_paths_belong_to_their_section(monkeypatch, tmp_path):
 
 
 def test_a_process_that_dies_fails_its_program_alone(monkeypatch, tmp_path):
-    """A killed compiler fails its program alone; a new process follows."""
+    """A killed compiler fails only its own program."""
     probe = tmp_path / "probe.py"
     probe.write_text(
         "import json, sys\n"
@@ -260,7 +275,7 @@ OTHER: dict[str, object] = {"code": "d", "shape": "t"}
     ],
 )
 def test_each_verdict_has_its_rule_and_exit_code(now, outcome, code, says, tmp_path):
-    """Exit codes are the timing gate's; one worse kernel fails the gate."""
+    """Each verdict has a rule and the timing gate's exit code."""
     report = static_report(tmp_path, [kernel(), kernel("draw")], [now, kernel("draw")])
     assert [row.verdict for row in report.rows if row.subject.startswith("cartpole step")] == [outcome]
     (row,) = (row for row in report.rows if row.subject.startswith("cartpole step"))
@@ -272,14 +287,14 @@ def test_each_verdict_has_its_rule_and_exit_code(now, outcome, code, says, tmp_p
 
 
 def test_local_memory_that_was_not_there_is_new(tmp_path):
-    """A figure that was 0 has grown without bounds."""
+    """Local memory that grows from 0 is worse."""
     before, now = (kernel(notes={"code": code}, local_bytes=n) for code, n in (("c", 0.0), ("d", 32.0)))
     report = static_report(tmp_path, [before], [now])
     assert [(row.verdict, row.why) for row in report.rows] == [("worse", "local memory new")]
 
 
 def test_kernels_on_one_side_and_other_compilers_have_their_codes(tmp_path):
-    """As in the timing gate: 3, 4 and 5 for set, comparison and breakage."""
+    """Changed sets, compilers and broken kernels exit with 3, 4, 5."""
     assert static_report(tmp_path, [kernel()], [kernel(), kernel("reset")]).code is Code.NOTHING
     other = kernel(notes={"compiler": "nvrtc 12"})
     assert static_report(tmp_path, [kernel()], [other]).code is Code.NOT_COMPARABLE
@@ -306,7 +321,7 @@ def static_report(tmp_path, before: list[Record], now: list[Record]) -> Report:
 
 
 def test_compiled_code_is_kept_by_what_its_headers_say(tmp_path, monkeypatch):
-    """Compiled files are equal in any checkout, until a core header changes."""
+    """The compile cache depends on headers, not on the checkout."""
     kept = []
     monkeypatch.setattr(probe, "cached", lambda key, suffix, make: kept.append(key))
     for folder, more in (("a", ""), ("b", ""), ("b", "// changed")):
@@ -334,7 +349,7 @@ needs_tools = pytest.mark.skipif(not has_tools(), reason="found no CUDA compiler
 
 @needs_tools
 def test_kernels_are_read_twice_alike(tmp_path, monkeypatch):
-    """Machine code is complete; two runs differ only in time.
+    """Reading machine code twice gives equal records.
 
     A user's module is found in the working folder; `envs` there does not hide the checkout's.
     """

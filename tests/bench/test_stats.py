@@ -1,4 +1,4 @@
-"""Ratios, tests and corrections: against tables, by hand, at their nominal rates."""
+"""Ratios, tests and corrections, against tables and by hand."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def closed_form_cdf(t: float, dof: int) -> float:
 
 @pytest.mark.parametrize("dof", [1, 2, 3, 4, 9, 10, 30, 47, 100])
 def test_student_is_its_closed_form(dof):
-    """Probabilities and quantiles agree with the closed form's sums within 2e-14."""
+    """Probabilities and quantiles match the closed form."""
     for t in np.linspace(-12, 12, 49):
         assert abs(student_cdf(t, dof) - closed_form_cdf(t, dof)) <= 2e-14
     for probability in (0.6, 0.9, 0.975, 0.995):
@@ -53,14 +53,17 @@ def test_student_is_its_closed_form(dof):
     ("dof", "t"), [(1, 12.706), (2, 4.303), (3, 3.182), (4, 2.776), (9, 2.262), (10, 2.228), (30, 2.042)]
 )
 def test_student_quantiles_are_those_of_the_tables(dof, t):
-    """The two-sided 95 % points of Student's t, to three decimals."""
+    """Student's 95 % quantiles match the tables to three decimals."""
     assert student_quantile(0.975, dof) == pytest.approx(t, abs=5e-4)
     assert student_cdf(-t, dof) == pytest.approx(0.025, abs=1e-4)
     assert student_cdf(0.0, dof) == 0.5
 
 
 def test_paired_ratio_by_hand():
-    """Ratios 2 and 8 have geometric mean 4 and an interval factor 2^12.7."""
+    """A paired ratio is the geometric mean of the ratios.
+
+    Ratios 2 and 8 have the mean 4 and an interval factor of 2^12.7.
+    """
     got = paired_ratio([1.0, 10.0], [2.0, 80.0])
     assert got.value == pytest.approx(4)
     assert got.error == pytest.approx(math.log(2))
@@ -69,7 +72,7 @@ def test_paired_ratio_by_hand():
 
 
 def test_paired_ratio_refuses_sides_that_do_not_pair():
-    """One pair has no spread, and sides of different lengths no pairs."""
+    """A paired ratio needs two pairs and equal lengths."""
     with pytest.raises(ValueError, match=r"two or more ratios \(got 1\)"):
         paired_ratio([1.0], [2.0])
     with pytest.raises(ValueError, match=r"got 3 and 2"):
@@ -77,13 +80,16 @@ def test_paired_ratio_refuses_sides_that_do_not_pair():
 
 
 def test_p_of_pairs_without_scatter_is_decided():
-    """A constant ratio is above smaller ones, not above larger, undecided at itself."""
+    """Without scatter p is 0, 1, or 0.5 at the ratio itself."""
     a, b = [1.0, 2.0, 4.0], [2.0, 4.0, 8.0]
     assert [paired_ratio(a, b).p_over(over) for over in (1.9, 2.0, 2.1)] == [0.0, 0.5, 1.0]
 
 
 def test_unpaired_ratio_by_hand():
-    """Medians 1 and 2, intervals 0.8-1.25 and 1.6-2.5 add in quadrature (log scale)."""
+    """Relative errors of unpaired medians add in quadrature.
+
+    Medians are 1 and 2, intervals 0.8 to 1.25 and 1.6 to 2.5.
+    """
     a, b = [0.8, 0.8, 1.0, 1.0, 1.25, 1.25], [1.6, 1.6, 2.0, 2.0, 2.5, 2.5]
     got = unpaired_ratio(a, b)
     half = math.sqrt(2) * math.log(1.25)
@@ -93,7 +99,7 @@ def test_unpaired_ratio_by_hand():
 
 
 def test_ratio_says_whether_it_holds_what_differs_between_processes():
-    """Only a mark separates rounds from interleaved runs; the interval is equal."""
+    """A ratio is marked if it covers differences between processes."""
     rounds = Ratio.of_logs([0.1, 0.2, 0.3], between_processes=True)
     assert rounds.dof == 2
     assert rounds.widened(0.01, 5).between_processes
@@ -103,7 +109,10 @@ def test_ratio_says_whether_it_holds_what_differs_between_processes():
 
 
 def test_unpaired_p_by_hand():
-    """Two disjoint samples of 3: U = 9, 4 / sqrt(9 * 7 / 12) = 1.746, p = 0.0404."""
+    """The Mann-Whitney p of two samples matches hand calculation.
+
+    Two disjoint samples of 3: U = 9, 4 / sqrt(9 * 7 / 12) = 1.746, p = 0.0404.
+    """
     assert unpaired_p([1, 2, 3], [4, 5, 6]) == pytest.approx(0.0404, abs=1e-4)
     assert unpaired_p([4, 5, 6], [1, 2, 3]) > 0.95
     assert unpaired_p([1, 2, 3], [4, 5, 6], over=10) > 0.95
@@ -111,20 +120,26 @@ def test_unpaired_p_by_hand():
 
 
 def test_unpaired_p_counts_ties_as_halves():
-    """Two samples of 2, one tie: U = 3.5, variance 4 / 12 * (5 - (8 - 2) / 12) = 1.5."""
+    """Ties count half in the Mann-Whitney test.
+
+    Two samples of 2, one tie: U = 3.5, variance 4 / 12 * (5 - (8 - 2) / 12) = 1.5.
+    """
     want = 1 - 0.5 * (1 + math.erf((3.5 - 2 - 0.5) / math.sqrt(1.5) / math.sqrt(2)))
     assert unpaired_p([1, 2], [2, 3]) == pytest.approx(want)
 
 
 def test_holm_by_hand():
-    """0.01, 0.04, 0.03, 0.005: 4 * 0.005, 3 * 0.01, 2 * 0.03, ascending."""
+    """Holm's correction multiplies the smallest p most.
+
+    0.01, 0.04, 0.03, 0.005 give 4 * 0.005, 3 * 0.01, 2 * 0.03, ascending.
+    """
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm([0.9, 0.8]) == [1.0, 1.0]
     assert holm([]) == []
 
 
 def test_intervals_hold_the_truth_as_often_as_they_say():
-    """At 5 % noise at least 92 % of 400 intervals hold the true ratio."""
+    """95 % intervals contain the true ratio in 92 % or more."""
     random = np.random.default_rng(0)
     held = {paired_ratio: 0, unpaired_ratio: 0}
     for _ in range(400):
@@ -138,7 +153,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say():
 
 @pytest.mark.parametrize("dof", [None, 9])
 def test_smallest_detectable_effect_is_found_four_times_in_five(dof):
-    """80 % of 2,000 experiments (4 ratios, 2 % noise) detect that slow-down."""
+    """The smallest detectable slow-down is found in 80 % of cases."""
     size = smallest_detectable(0.02, 4, dof)
     random = np.random.default_rng(1)
     means = random.normal(math.log1p(size), 0.01, 2_000)
@@ -148,7 +163,7 @@ def test_smallest_detectable_effect_is_found_four_times_in_five(dof):
 
 
 def test_widened_ratio_adds_noise_in_quadrature():
-    """A half-width of 3 % and one of 4 % make 5 %; the ratio itself stays."""
+    """Widening adds noise in quadrature and keeps the ratio."""
     t = student_quantile(0.975, 9)
     narrow = paired_ratio([1.0, 1.0, 1.0], [1.0, 1.0, 1.0]).widened(0.03 / t, 9)
     wide = narrow.widened(0.04 / t, 9)
@@ -162,14 +177,17 @@ def test_widened_ratio_adds_noise_in_quadrature():
 
 
 def test_interquartile_mean_leaves_out_a_quarter_at_each_end():
-    """The middle three of five values count, two of four, three of three."""
+    """The interquartile mean omits a quarter at each end.
+
+    The middle three of five values count, two of four, three of three.
+    """
     assert interquartile_mean(np.array([100.0, 1.0, 2.0, 3.0, -50.0])) == 2
     assert interquartile_mean(np.array([9.0, 1.0, 3.0, -7.0])) == 2
     assert interquartile_mean(np.array([0.0, 1.0, 5.0])) == 2
 
 
 def test_band_of_equal_runs_has_no_width_and_others_hold_the_mean():
-    """Equal seeds give equal resamples; otherwise the interval surrounds the mean."""
+    """Equal seeds give a zero interval; others surround the mean."""
     values = np.stack([np.full(5, 3.0), np.array([1.0, 2.0, 3.0, 4.0, 5.0])], axis=1)
     low, high = interquartile_band(values)
     assert (low[0], high[0]) == (3, 3)
@@ -177,7 +195,10 @@ def test_band_of_equal_runs_has_no_width_and_others_hold_the_mean():
 
 
 def test_noise_that_is_known_twice_is_pooled_by_hand():
-    """1 % (3 degrees) and 2 % (12) give their mean square, 15 degrees."""
+    """Pooled noise is the mean square, weighted by degrees of freedom.
+
+    1 % with 3 degrees of freedom and 2 % with 12 have 15 together.
+    """
     own = Ratio(1.0, 0.9, 1.1, error=0.01, dof=3, between_processes=True)
     got = own.pooled(0.02, 12)
     error = math.sqrt((3 * 0.01**2 + 12 * 0.02**2) / 15)
@@ -187,7 +208,7 @@ def test_noise_that_is_known_twice_is_pooled_by_hand():
 
 
 def test_noise_beyond_the_known_one_counts_alone():
-    """Rounds that scatter ten times as far as the calibrated ones are not pooled."""
+    """Noise far above the calibrated one is not pooled."""
     own = Ratio(1.0, 0.9, 1.1, error=0.1, dof=3, between_processes=True)
     assert own.pooled(0.01, 12) == own
     assert own.pooled(0.0, 12) == own

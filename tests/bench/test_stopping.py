@@ -1,4 +1,4 @@
-"""Killed or stopped commands keep finished work, explain resuming, leave no trash."""
+"""Stopped commands keep finished work and can be resumed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes 
     ],
 )
 def test_line_says_what_is_kept_and_how_to_go_on(given, words, says, tmp_path, monkeypatch):
-    """Complete lines are counted; a command that resumes unchanged gets no more words."""
+    """The last message counts saved lines and explains resuming."""
     file = tmp_path / "records.jsonl"
     monkeypatch.setattr(sys, "argv", ["bench", *given])
     kept = SavedFiles() if words == "nothing" else SavedFiles([file, tmp_path / "none.jsonl"], words)
@@ -46,7 +46,7 @@ def test_line_says_what_is_kept_and_how_to_go_on(given, words, says, tmp_path, m
 @linux
 @pytest.mark.parametrize("number", SIGNALS)
 def test_command_is_stopped_while_it_imports(number, tmp_path):
-    """Nothing needs a clean-up, and no import prints a traceback."""
+    """A command that is stopped during imports prints no traceback."""
     attack = Attack(tmp_path, ["run", "--help"])
     pid = attack.start()
     attack.wait_for(lambda: b"libtorch" in Path(f"/proc/{pid}/maps").read_bytes())
@@ -57,7 +57,7 @@ def test_command_is_stopped_while_it_imports(number, tmp_path):
 
 @linux
 def test_commands_that_are_killed_and_stopped_lose_and_leave_nothing():
-    """A sweep and training resume after each attack, and end with all points."""
+    """Stopped sweeps and trainings resume and finish all points."""
     commands = {"run": 3, "train": 30}
     assert {each["command"]: each["records"] for each in _attacked(2, *commands)} == commands
 
@@ -66,7 +66,10 @@ def test_commands_that_are_killed_and_stopped_lose_and_leave_nothing():
 @pytest.mark.nightly
 @pytest.mark.parametrize("command", ["run", "run-at-once", "publish", "publish-points", "train", "train-ranks"])
 def test_commands_that_are_killed_fifty_times_lose_nothing(command):
-    """Three hundred kills in all; training ends with an undisturbed run's bits."""
+    """Commands that are killed fifty times lose nothing.
+
+    Training ends with an undisturbed run's bits.
+    """
     (attacked,) = _attacked(50, command)
     assert sum(attacked["ended_by"].values()) == 50
 

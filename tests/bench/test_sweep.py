@@ -39,7 +39,7 @@ def jobs_of(fake):
 
 
 def test_failing_and_skipped_points_do_not_end_the_sweep(context, tmp_path):
-    """A raising and a skipped point are recorded with reasons; others are measured."""
+    """Failed and skipped points do not stop a sweep."""
 
     def setup(point):
         if point["index"] == 0:
@@ -59,7 +59,7 @@ def test_failing_and_skipped_points_do_not_end_the_sweep(context, tmp_path):
 
 @pytest.mark.parametrize("wrong_at", [0, 1])
 def test_wrong_point_fails_before_or_after_its_timing(context, tmp_path, wrong_at):
-    """A point that fails a check, even during timing only, is no evidence."""
+    """A point that fails either check is no evidence."""
     checks = iter([index != wrong_at for index in range(2)])
     fake = case(lambda point: timed(some_work, check=lambda: Check(next(checks), 0.5, "by hand", "off by 0.5")), 1)
     (record,) = run(jobs_of(fake), context, tmp_path / "r.jsonl", in_this_process)
@@ -69,7 +69,7 @@ def test_wrong_point_fails_before_or_after_its_timing(context, tmp_path, wrong_a
 
 
 def test_more_than_the_machine_allows_fails_the_point(context, tmp_path, monkeypatch):
-    """A figure above the roofline is refused."""
+    """A rate above the roofline fails the point."""
     monkeypatch.setattr(machine, "roofline", lambda *_: (1.5, "by hand"))
     (record,) = run(jobs_of(case(lambda point: timed(some_work), 1)), context, tmp_path / "r.jsonl", in_this_process)
     assert record.status == "failed"
@@ -77,7 +77,7 @@ def test_more_than_the_machine_allows_fails_the_point(context, tmp_path, monkeyp
 
 
 def test_resumed_sweep_runs_what_is_missing(context, tmp_path):
-    """Points that are in the file are not run again; failed ones are."""
+    """A resumed sweep repeats failed points, not finished ones."""
     tries = []
 
     def setup(point):
@@ -95,7 +95,7 @@ def test_resumed_sweep_runs_what_is_missing(context, tmp_path):
 
 
 def test_filters_keep_the_named_values():
-    """A filter selects points by value; a case without the axis is dropped."""
+    """`--where` selects points by value and drops cases without the axis."""
     found = jobs("full", ["env=cartpole", "backend=host", "n_envs=1", "n_envs=100"])
     assert {(job.point["env"], job.point["backend"], job.point["n_envs"]) for job in found} == {
         ("cartpole", "host", 1),
@@ -115,7 +115,7 @@ def cartpoles(tmp_path_factory):
 
 
 def test_points_without_an_axis_are_chosen_by_absent():
-    """The word works for every axis; errors for wrong values mention it."""
+    """`AXIS=absent` selects points without the axis."""
     require_known(["population=absent", "exact=True"])
     assert {job.point.get("population") for job in jobs("full", ["case=learn", "population=absent"])} == {None}
     with pytest.raises(typer.BadParameter, match=r"population=7: unknown \(known: 256, 1024, absent\)"):
@@ -123,7 +123,7 @@ def test_points_without_an_axis_are_chosen_by_absent():
 
 
 def test_speed_up_is_over_numpy_of_the_same_point(cartpoles):
-    """The table divides by the NumPy record of equal size, and names its threads."""
+    """The table's speed-up is over NumPy at the same size."""
     numpy, host = (each.metrics["env_steps_per_s"].value for each in cartpoles)
     text = shown(cartpoles)
     assert "reference (NumPy, 1 thread)" in text
@@ -138,7 +138,7 @@ def shown(records) -> str:
 
 
 def test_training_is_shown_over_the_reference():
-    """Twice WarpDrive's rate is 2; a missing WarpDrive is noted."""
+    """Training is compared with WarpDrive's published rate."""
     small, crowd = ANCHORS[0], next(each for each in ANCHORS if each.env_steps_per_s is None)
     split = {"rollout_s": 1.0, "update_s": 3.0}
     records = [
@@ -156,7 +156,7 @@ def test_training_is_shown_over_the_reference():
 
 
 def test_command_line_sweeps_records_and_draws(tmp_path):
-    """`run` writes records and figures, prints a table, lines and smoke's purpose."""
+    """`run` writes records and figures and prints a table."""
     where = ("--case", "env_step", "--env", "cartpole", "--backend", "cpu", "--backend", "host", "--backend", "pycuda")
     said = bench("run", "--preset", "smoke", *where, "--out", tmp_path)
     assert "times reference (NumPy, 1 thread)" in said
@@ -180,7 +180,7 @@ def test_command_of_a_record_repeats_its_point(cartpoles, tmp_path):
 
 
 def test_run_of_another_preset_is_not_resumed(tmp_path):
-    """Figures of two presets do not belong in one run."""
+    """A run of another preset is not resumed."""
     conditions = ("--where", "env=cartpole", "--where", "backend=cpu")
     words = ("run", "--case", "env_step", *conditions, "--no-plot", "--out", tmp_path)
     bench(*words, "--preset", "smoke")
@@ -206,5 +206,5 @@ def test_run_of_another_preset_is_not_resumed(tmp_path):
     ],
 )
 def test_doubtful_points_are_named(changes, says):
-    """An unsettled warm-up or a busy machine makes times doubtful."""
+    """Points with an unsettled warm-up or a busy host are marked."""
     assert re.search(says, sweep.doubtful([record(), record(**changes)]))

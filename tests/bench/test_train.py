@@ -1,4 +1,4 @@
-"""Rollouts and training: shipped runs in other sizes, bit by bit."""
+"""Rollout and training cases: sizes, checks, snapshots."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WEIGHTS = 4 * 32 + 32 * 32 + 32 * 2 + 32
 
 
 def point(backend="host", env="cartpole", n_agents=1, **axes) -> dict:
-    """Return 4 environments of 8 steps."""
+    """Return a point with 4 environments of 8 steps."""
     return training_point(env, backend, 4, n_agents, 8, algorithm="A2C", **axes)
 
 
@@ -34,7 +34,7 @@ def trainer():
 
 
 def test_run_is_one_iteration_of_the_trainer():
-    """A run does its declared steps; only a graph has capture time."""
+    """A run is one training iteration of the declared size."""
     workload = train.train(point())
     assert workload.facts.work == {"env_steps": 32, "agent_steps": 32}
     trainer = workload.run.__self__
@@ -46,7 +46,10 @@ def test_run_is_one_iteration_of_the_trainer():
 
 
 def test_twin_is_made_after_the_timing_alone():
-    """The check before has none, as another trainer would slow timing."""
+    """The reference run is trained only after the timing.
+
+    A second trainer would slow the timing.
+    """
     points = []
     check = iterations.reference_run_check(
         point("cpu"), lambda point: points.append(point) or {"weights": [float(len(points))]}
@@ -76,7 +79,7 @@ def test_twin_is_made_after_the_timing_alone():
     ],
 )
 def test_training_that_is_wrong_is_refused(after, error, is_right):
-    """Weights must move, stay finite, and be bit-identical to the reference's."""
+    """Weights must move, stay finite and match the reference."""
 
     class Moved:
         weight = torch.tensor([1.0, 2.0])
@@ -111,7 +114,10 @@ def test_weights_that_are_not_finite_are_refused():
     ],
 )
 def test_twins_of_all_kinds_agree_to_the_bit(env, n_agents, algorithm, network):
-    """Minibatches, replay buffer, two policies: equal weights on both CPU backends."""
+    """Both CPU backends train bit-identical weights.
+
+    Cases: minibatches, replay buffer, two policies.
+    """
     of_both = point(env=env, n_agents=n_agents, network=network) | {"algorithm": algorithm}
     check = iterations.reference_run_check(of_both, iterations.weights_after_training)()
     assert check.passed, check
@@ -122,7 +128,7 @@ def test_twins_of_all_kinds_agree_to_the_bit(env, n_agents, algorithm, network):
 
 @pytest.mark.parametrize("backend", ["host", pytest.param("pycuda", marks=pytest.mark.gpu)])
 def test_exact_training_is_held_against_that_of_a_cpu(backend):
-    """The reference is `host`; each exact point has an inexact counterpart."""
+    """Exact training is checked against the backend `host`."""
     exact = {**point(backend, mode="eager"), "algorithm": "PPO", "exact": True}
     workload = train.train(exact)
     after = workload.check_after()
@@ -142,7 +148,7 @@ def test_exact_training_is_held_against_that_of_a_cpu(backend):
     [("pendulum", 1, "DDPG"), ("tag_continuous", 22, "PPO")],
 )
 def test_training_goes_on_from_a_snapshot_to_the_bit(env, n_agents, algorithm, backend):
-    """The same weights, environments and random counters give the same learning."""
+    """Training from a restored snapshot is bit-identical."""
     of_env = point(backend, env, n_agents) | {"algorithm": algorithm}
     trainer = WatchedTrainer(env, trainers.settings(of_env), exact=True)
     trainer.iterate_times(2)  # captured, where there are graphs
@@ -160,7 +166,10 @@ def test_training_goes_on_from_a_snapshot_to_the_bit(env, n_agents, algorithm, b
 
 
 def test_only_the_first_rollout_of_a_trainer_is_checked(monkeypatch):
-    """Timed blocks start from a snapshot; each would time a first rollout's check."""
+    """Only a trainer's first rollout is checked for unwritten values.
+
+    Timed blocks start from a snapshot; each would time the check again.
+    """
     trainer, checked = WatchedTrainer("cartpole", trainers.settings(point())), []
     whole = trainer.check.unwritten_is_nan
     monkeypatch.setattr(trainer.check, "unwritten_is_nan", lambda: checked.append(trainer.iteration) or whole())
@@ -186,7 +195,10 @@ def test_settings_are_the_shipped_ones_in_other_sizes():
 
 
 def test_large_points_go_on_learning():
-    """The rate keeps its first value if the schedule would end at once."""
+    """Large points keep a learning rate above 0.
+
+    The schedule would end at once.
+    """
     point = training_point("cartpole", "host", 65_536, 1, 128, algorithm="PPO", network="64-64 separate tanh")
     *_, (ended, last) = shipped("cartpole", "_ppo").policy["shared"].lr
     assert last == 0
@@ -196,7 +208,7 @@ def test_large_points_go_on_learning():
 
 @pytest.mark.parametrize("each", ANCHORS, ids=lambda each: f"{each.env}-{each.n_envs}-{each.n_agents}-{each.algorithm}")
 def test_point_of_every_reference_is_a_run(each):
-    """Each size measured elsewhere has our run, with a comparable figure."""
+    """Each published size has a comparable point."""
     ours = training_point(backend="pycuda", **each.axes)
     config = RunConfig.from_dict(trainers.settings(ours))
     assert config.trainer.train_batch_size == each.n_envs * each.n_steps
@@ -210,14 +222,17 @@ def test_point_of_every_reference_is_a_run(each):
 
 
 def test_least_operations_are_those_of_the_weights(trainer):
-    """A row uses each weight once to act, twice to learn."""
+    """A sample uses each weight once to act, twice to learn."""
     assert iterations.least_ops(trainer) == 32 * WEIGHTS * 3
     assert iterations.least_ops(trainer, learns=False) == 32 * WEIGHTS
     assert iterations.least_bytes(trainer) == 32 * (trainer.wrapper.env.bytes_per_step + 2 * 4 * 4)
 
 
 def test_what_all_agents_see_counts_once():
-    """Bytes and products of layer one are one row's; the five differ by a mark."""
+    """Observations that all agents share count once.
+
+    Bytes and products of layer one are one row's; the five agents differ by a mark.
+    """
     shared = WatchedTrainer("tag_gridworld", trainers.settings(point(env="tag_gridworld", n_agents=5)))
     n_first, n_others = 32 * 21, 32 * 32 + 32 * 5 + 32
     assert iterations.least_ops(shared, learns=False) == 32 * (n_first + 5 * n_others)
@@ -234,7 +249,7 @@ def test_what_all_agents_see_counts_once():
     ids=["right", "a step less", "no step", "no rewards"],
 )
 def test_rollout_is_whole_and_finite(n_played, rewards, is_right):
-    """However fast: seven of eight steps, or no rewards, are no rollout."""
+    """A rollout with missing steps or NaN rewards fails the check."""
     trainer = trainers.fixed_policy_trainer(point())
     data = trainer.wrapper.cuda_data_manager
 

@@ -1,4 +1,4 @@
-"""Points in own processes: results, deaths, and processes that end together."""
+"""Points in processes of their own: results, deaths, clean-up."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def smoke_job(backend="cpu"):
 
 @pytest.fixture
 def as_on_a_gpu(monkeypatch):
-    """Make the CPU pass for a GPU, whose points start processes."""
+    """Make the CPU pass for a GPU: each point starts a process."""
     monkeypatch.setattr(local, "is_on_gpu", lambda _: True)
     monkeypatch.setattr(worker, "PROCESSES", multiprocessing.get_context("spawn"))
 
@@ -75,7 +75,7 @@ def test_answers_come_from_another_process():
 
 @pytest.mark.parametrize(("how", "told"), [("signal", "by signal 11"), ("exit", "with exit code 7")])
 def test_death_of_a_process_is_told(how, told):
-    """The error has its signal or exit code; the next process is unaffected."""
+    """A process's death is reported with signal or exit code."""
     with Copy(serve_crashing)() as one, pytest.raises(WorkerError, match=f"died at {how} {told}") as caught:
         one.ask(how)
     assert caught.value.kind == "Died"
@@ -84,7 +84,7 @@ def test_death_of_a_process_is_told(how, told):
 
 
 def test_error_of_an_answer_keeps_its_kind():
-    """The exception's name and message are returned, and the process continues."""
+    """An exception's name and message reach the caller."""
     with Copy(serve_crashing)() as one:
         with pytest.raises(WorkerError, match=r"^ZeroDivisionError: planted$") as caught:
             one.ask("raise")
@@ -98,13 +98,16 @@ def test_error_of_an_answer_keeps_its_kind():
 
 
 def test_copies_have_touched_no_gpu():
-    """Otherwise none of them could use one."""
+    """Forked processes start without a CUDA context.
+
+    Otherwise none of them could use a GPU.
+    """
     with Copy(serve_crashing)() as one:
         assert one.ask("cuda")["seen"] == [False, False]
 
 
 def test_points_of_a_gpu_are_recorded_from_processes_of_their_own(as_on_a_gpu):
-    """An unknown point is recorded as failed; the next record is this machine's."""
+    """A failed GPU point does not affect the next one."""
     job, context = smoke_job(), Context.here("smoke", run_id="test")
     lost = Job(replace(job.case, name="no_such_case"), job.point)
     died, fine = run_points([lost, job], context)
@@ -116,7 +119,7 @@ def test_points_of_a_gpu_are_recorded_from_processes_of_their_own(as_on_a_gpu):
 
 
 def test_point_of_a_cpu_stays_in_this_process(monkeypatch):
-    """No process is started for it."""
+    """A CPU point starts no process."""
     monkeypatch.setattr(Copy, "__call__", lambda self: pytest.fail("started a process"))
     assert run_point(smoke_job(), Context.here("smoke", run_id="test")).is_evidence
 
@@ -161,7 +164,10 @@ def wait_until(condition, limit_s=60):
 
 @pytest.mark.gpu
 def test_sweep_itself_has_no_context_on_the_gpu():
-    """The starting process would otherwise make each point contended."""
+    """The sweep's process has no CUDA context.
+
+    A context would make each point contended.
+    """
     code = (
         "import ctypes, json\n"
         "from bench.core.record import Context\n"
@@ -177,6 +183,9 @@ def test_sweep_itself_has_no_context_on_the_gpu():
 
 
 def test_what_the_fork_server_imports_leaves_cuda_alone():
-    """An early query about GPUs in it would keep all copies from CUDA."""
+    """The fork server's imports do not query GPUs.
+
+    Otherwise no copy of it could use CUDA.
+    """
     refuse = "import torch; torch.cuda.is_available = torch.cuda.device_count = lambda: 1 / 0"
     subprocess.run([sys.executable, "-c", f"{refuse}; import bench.process.local"], cwd=machine.ROOT, check=True)

@@ -1,4 +1,4 @@
-"""Kinds of workload other than timed ones: what their records have."""
+"""Records of workloads other than timed ones."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def once(got: Measurement = COURSE) -> Once:
 
 
 def cold_start() -> ColdStart:
-    """Return two processes of 3 and 5 s."""
+    """Return a workload of two processes, of 3 and 5 s."""
     starts = iter([{"import_s": 1.0, "build_s": 2.0}, {"import_s": 2.0, "build_s": 3.0}])
     return ColdStart(run=lambda: next(starts), check=lambda: RIGHT, facts=facts(starts=1))
 
@@ -49,7 +49,10 @@ def ranks(got: Measurement = REPORT) -> Ranks:
 
 @pytest.fixture
 def recorded(tmp_path, monkeypatch):
-    """Return a function that makes a workload's record, and checks its round trip."""
+    """Return a function that makes a workload's record.
+
+    It checks that the record survives its file.
+    """
     monkeypatch.setitem(PLANS, "smoke", Plan(n_starts=2))
 
     def record(workload) -> Record:
@@ -64,7 +67,7 @@ def recorded(tmp_path, monkeypatch):
 
 
 def test_record_of_what_is_run_once_has_its_curve(recorded):
-    """The record has its curve, figures and notes."""
+    """A single run's record has its curve, figures and notes."""
     record = recorded(once())
     assert record.is_evidence
     assert (record.curve, record.metrics) == (CURVE, FINAL)
@@ -74,7 +77,7 @@ def test_record_of_what_is_run_once_has_its_curve(recorded):
 
 
 def test_record_of_cold_starts_has_every_part(recorded):
-    """Processes of 3 and 5 s have median 4 s, and no telemetry."""
+    """Cold starts are recorded with the time of each part."""
     record = recorded(cold_start())
     assert record.is_evidence, record.reason
     total = record.metrics["total_s"]
@@ -87,7 +90,7 @@ def test_record_of_cold_starts_has_every_part(recorded):
 
 
 def test_record_has_what_ranks_measured(recorded):
-    """A median of 2 ms for 1,000 steps is half a million a second."""
+    """Ranks' record has their rate, samples and notes."""
     record = recorded(ranks())
     assert record.is_evidence, record.reason
     assert record.metrics["env_steps_per_s"].value == 5e5
@@ -100,7 +103,7 @@ def test_record_has_what_ranks_measured(recorded):
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_ranks_that_differ_are_no_evidence(when, recorded):
-    """A report whose check failed, before or after its timing, fails the point."""
+    """Ranks that fail a check are no evidence."""
     record = recorded(ranks(replace(REPORT, **{when: Check(False, 0.25, "the weights of 2 ranks", "moved")})))
     assert record.status == "failed"
     assert when in record.reason
@@ -108,7 +111,7 @@ def test_ranks_that_differ_are_no_evidence(when, recorded):
 
 @pytest.mark.parametrize("make", [once, cold_start, ranks])
 def test_simulator_is_not_timed(make, monkeypatch):
-    """Numba's simulator is refused before anything is run."""
+    """Under Numba's simulator nothing is run or timed."""
     monkeypatch.setenv("NUMBA_ENABLE_CUDASIM", "1")
     with pytest.raises(MeasureError):
         make().measure(Plan(n_starts=2))

@@ -38,7 +38,10 @@ PRESETS: tuple[Preset, ...] = ("smoke", "default", "full", "paper")
 
 
 def smoke_points():
-    """Return smoke points, except training cases and ones with a process per device."""
+    """Return the smoke points that one process can test.
+
+    Training cases have one point per backend, `Ranks` only two ranks.
+    """
     for case in CASES.values():
         points = list(case.points("smoke"))
         if case.workload is Ranks:
@@ -54,7 +57,7 @@ def smoke_points():
 
 @pytest.mark.parametrize(("case", "point"), list(smoke_points()))
 def test_smoke_point_is_measured_and_right(case, point):
-    """A point is right before and after its measurement."""
+    """A smoke point passes its checks before and after measuring."""
     workload = case.setup(point)
     assert type(workload) is case.workload
     got = workload.measure(TINY)
@@ -76,7 +79,10 @@ def test_smoke_point_is_measured_and_right(case, point):
 @pytest.mark.parametrize("backend", ["host", *(pytest.param(each, marks=pytest.mark.gpu) for each in ON_GPU)])
 @pytest.mark.parametrize(("env", "n_agents"), [("cartpole", 1), ("tag_continuous", 5)])
 def test_steps_go_on_from_a_snapshot_to_the_bit(env, n_agents, backend):
-    """Continuations are bit-identical, draws included, from any state in between."""
+    """Steps from a restored snapshot are bit-identical.
+
+    This includes random draws, from any state in between.
+    """
     wrapper = environments.start_env(env_point(env, backend, 64, n_agents, exact=False), backend, 64)
     data, draw = wrapper.cuda_data_manager, random_policy(wrapper)
     steps = repeated(wrapper.backend, lambda: (draw(), wrapper.step()))
@@ -110,7 +116,7 @@ ON_HOST += [
 
 @pytest.mark.parametrize(("case", "point"), ON_HOST)
 def test_kernels_that_do_nothing_are_refused(case, point, monkeypatch):
-    """A point with unchanged arrays after its launches fails its checks, however fast."""
+    """A point with kernels that do nothing fails its checks."""
     prepare, is_broken = HostKernel.prepare, False
 
     def breakable(*arguments):
@@ -128,7 +134,7 @@ def test_kernels_that_do_nothing_are_refused(case, point, monkeypatch):
 
 
 def test_steps_that_do_not_fit_the_gpu_are_skipped(monkeypatch):
-    """100 steps' observations need one byte more than the GPU has."""
+    """A point that needs more GPU memory is skipped."""
     wrapper = EnvWrapper(ENVS["cartpole"](), num_envs=3, env_backend="cpu", auto_reset=True)
     wrapper.reset()
     data = SimpleNamespace(device=torch.device("cuda"), tensor=wrapper.cuda_data_manager.tensor)
@@ -149,7 +155,7 @@ LIGHT = ("warpdrive_min.constants", "warpdrive_min.errors")
 
 @pytest.mark.parametrize("file", sorted(Path(cases.__file__).parent.glob("*.py")), ids=lambda file: file.stem)
 def test_case_files_import_what_measures_inside_functions(file):
-    """All points can be listed without torch, NumPy and environments."""
+    """Listing points imports neither torch, NumPy nor environments."""
     imported = []
     for node in ast.parse(file.read_text()).body:
         if isinstance(node, ast.Import):
@@ -164,14 +170,14 @@ def test_case_files_import_what_measures_inside_functions(file):
 
 
 def test_processes_that_measure_start_with_all_setups():
-    """The fork server imports them, so that no copy of it does."""
+    """The fork server imports every set-up in advance."""
     files = {file.stem for file in Path(every.__file__).parent.glob("*.py")}
     assert files - {"__init__", "every"} == set(every.__all__)
     assert local.every is every
 
 
 def test_run_configs_of_tasks_say_their_environments():
-    """Points read the number from the file, as `RunConfig` does."""
+    """A task's number of environments is that of its run config."""
     for task in learn.WHOLE_TASKS:
         assert task.n_envs == shipped(task.env, f"_{task.algorithm.lower()}").trainer.num_envs
 
@@ -180,7 +186,10 @@ def test_run_configs_of_tasks_say_their_environments():
 @pytest.mark.parametrize("has_gpu", [True, False])
 @pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
 def test_points_are_told_apart_by_their_axes(case, preset, has_gpu, monkeypatch):
-    """No duplicates; beyond smoke all backends, torch once a device; pairs are points."""
+    """A case has unique points, on all backends beyond smoke.
+
+    Torch is measured once per device; both sides of a pair are points.
+    """
     monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
     points = case.points(preset)
     places = {tuple(point.items()) for point in points}
@@ -213,7 +222,7 @@ def test_points_are_told_apart_by_their_axes(case, preset, has_gpu, monkeypatch)
     ],
 )
 def test_ratios_that_are_shown_have_pairs(case, base, other):
-    """A pair is the baseline of a table or figure, then the divided side."""
+    """Each ratio of a table or figure has a pair."""
     assert any(
         base.items() <= first.items() and {**base, **other}.items() <= second.items()
         for first, second in CASES[case].pairs("full")
@@ -221,7 +230,7 @@ def test_ratios_that_are_shown_have_pairs(case, base, other):
 
 
 def test_ratios_that_are_claimed_have_pairs():
-    """Each claimed ratio of timed points has a pair, so it can be interleaved."""
+    """Each claimed ratio of timed points has a pair."""
     ratios = [claim.query for claim in CLAIMS if claim.query and claim.query.over]
     timed = [query for query in ratios if CASES[query.of.case].workload is Timed]
     assert timed
@@ -232,7 +241,7 @@ def test_ratios_that_are_claimed_have_pairs():
 
 @pytest.mark.parametrize("got", [{}, {"a": [0.0] * 3}, {"a": [0.0, float("nan")]}])
 def test_arrays_that_are_missing_or_not_numbers_differ(got):
-    """A missing name, another shape and NaN are infinitely far off."""
+    """Missing arrays, other shapes and NaN differ infinitely."""
     assert errors({"a": torch.zeros(2)}, got) == {"a": float("inf")}
     assert errors({"a": torch.tensor([0.0, 6.0])}, {"a": [0.5, 0.5]}, {"a": 6.0}) == {"a": 0.5}
 
@@ -241,7 +250,7 @@ def test_arrays_that_are_missing_or_not_numbers_differ(got):
 
 
 def test_step_alone_draws_nothing(monkeypatch):
-    """Many steps share the actions of one draw; with draws each has its own."""
+    """`step` reuses one draw of actions; `env_step` draws each step."""
     draws = []
     monkeypatch.setattr(stepping, "random_policy", lambda wrapper, seed: lambda: draws.append(seed))
     point = {"env": "cartpole", "backend": "host", "n_envs": 8, "n_agents": 1}
@@ -256,7 +265,7 @@ def test_step_alone_draws_nothing(monkeypatch):
 
 @pytest.mark.skipif(BACKENDS["host"].own_cores is None, reason="threads cannot be pinned here")
 def test_threads_of_the_compiled_baseline_have_cores_of_their_own():
-    """Threads are pinned during a sample, released after; the record lists the cores."""
+    """Host threads are pinned to cores during a sample."""
     host, allowed, seen = BACKENDS["host"], os.sched_getaffinity(0), []
     workload = env_step.env_step({"env": "cartpole", "backend": "host", "n_envs": 300, "n_agents": 1})
 
@@ -286,7 +295,10 @@ def affinities() -> list[set[int]]:
 
 
 def test_all_scans_sum_up_to_the_end_of_the_episode():
-    """Nothing follows an end; the last step is followed by the final value."""
+    """Return scans stop at the end of an episode.
+
+    The value of the last state follows the last step.
+    """
     played = Rollout(
         rewards=torch.tensor([1.0, 2.0, 3.0, 4.0])[:, None, None],
         terminated=torch.zeros(4, 1, dtype=torch.int32),
@@ -305,7 +317,7 @@ def test_all_scans_sum_up_to_the_end_of_the_episode():
 
 @pytest.mark.parametrize("n_filled", [0, 3])
 def test_scan_that_fills_in_too_little_is_refused(monkeypatch, n_filled):
-    """Unwritten rows fail the point, whatever they held before."""
+    """A scan that leaves rows unwritten fails its check."""
 
     def lazy(backend, played):
         return lambda: played.returns[:n_filled].copy_(kernels.returns_in_float64(played)[:n_filled])
@@ -317,14 +329,14 @@ def test_scan_that_fills_in_too_little_is_refused(monkeypatch, n_filled):
 
 @pytest.mark.parametrize("wrong", [[0, 1, 2, 2] * 25, list(range(100))], ids=["twice", "always the same"])
 def test_shuffle_that_is_none_is_refused(monkeypatch, wrong):
-    """A repeated index fails the point, as does a permutation that never changes."""
+    """A shuffle that repeats an index or never changes fails."""
     monkeypatch.setattr(torch, "randperm", lambda n, out: out.copy_(torch.tensor(wrong)))
     point = {"implementation": "torch.randperm", "backend": "cpu", "n_indices": 100}
     assert not CASES["shuffle"].setup(point).check().passed
 
 
 def test_sampler_with_wrong_frequencies_is_refused(monkeypatch):
-    """Two actions, only the first drawn: many standard errors off."""
+    """A sampler with wrong frequencies fails its check."""
     monkeypatch.setattr(torch, "multinomial", lambda rows, n, out: out.zero_())
     point = {"implementation": "torch.multinomial", "backend": "cpu", "n_envs": 8, "n_agents": 1, "n_actions": 2}
     check = CASES["sampler"].setup(point).check()
@@ -333,7 +345,7 @@ def test_sampler_with_wrong_frequencies_is_refused(monkeypatch):
 
 
 def test_record_of_several_agents_has_truncated_episodes():
-    """Tag Continuous keeps last observations too, and counts the steps of all agents."""
+    """Recording several agents counts the steps of all."""
     point = {"implementation": OURS, "backend": "host", "env": "tag_continuous", "n_envs": 4, "n_agents": 5}
     workload = CASES["record"].setup(point)
     assert workload.facts.work == {"env_steps": 4 * EAGER_STEPS, "agent_steps": 20 * EAGER_STEPS}
