@@ -158,7 +158,10 @@ def test_each_role_sees_arrays_of_its_own():
 
 
 def test_nobody_is_lost_in_a_year_and_a_half():
-    """State populations are constant, no group is negative, vaccination ends."""
+    """Populations stay constant, and no group of people is negative.
+
+    Vaccinations leave nobody susceptible.
+    """
     wrapper = started("covid19_economy", 2, vaccination_start=100, daily_vaccinations_per_million=30_000.0)
     draw = random_actions(wrapper, 1)
     for _ in range(500):
