@@ -131,7 +131,7 @@ def test_numbers_within_range_are_converted():
 
 
 def test_tensor_of_a_graph_is_assigned_without_it():
-    """The array does not become part of torch's graph."""
+    """Assigning a tensor with gradients keeps the array out of its graph."""
     data = data_with(x=np.zeros(2, np.float32))
     assign(data, "x", torch.ones(2, requires_grad=True) * 2)
     assert data.tensor("x").tolist() == [2, 2]

@@ -63,7 +63,7 @@ ENVIRONMENTS = {
 @pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.DISABLED])
 @pytest.mark.parametrize("case", ENVIRONMENTS)
 def test_vector_env_does_what_gymnasiums_own_does(case, mode):
-    """Spaces, observations, rewards, ends, infos equal SyncVectorEnv's in both modes."""
+    """Spaces, observations, rewards, ends and infos equal SyncVectorEnv's."""
     make, n_steps = ENVIRONMENTS[case]
     got = GymnasiumVectorEnv(make(), num_envs=4, auto_reset=mode is AutoresetMode.SAME_STEP, to_numpy=True, exact=True)
     want = SyncVectorEnv([lambda: GymnasiumEnv(make(), exact=True)] * 4, autoreset_mode=mode)
@@ -286,7 +286,7 @@ def test_dict_observations_are_dicts_of_batches(backend):
 
 
 def test_plain_env_with_dict_observations_passes_gymnasiums_checker():
-    """check_env passes; flattening joins the parts."""
+    """`check_env` passes with dict observations, which Gymnasium can flatten."""
     check_env(GymnasiumEnv(Lookout(1)), skip_render_check=True)
     flat = gymnasium.wrappers.FlattenObservation(GymnasiumEnv(Lookout(1)))
     assert flat.reset()[0].shape == flat.observation_space.shape == (12,)
@@ -310,7 +310,7 @@ def test_dict_observations_that_no_bridge_shows(key, part, error, match):
 
 
 def test_action_mask_needs_an_entry_for_each_choice():
-    """Choices of all types count; a continuous action has none."""
+    """An action mask has an entry per choice; boxes have none."""
     for actions, n_choices in ((spaces.MultiDiscrete([3, 2]), 5), (spaces.Box(-1, 1, (3,)), 0)):
         env = Lookout(1)
         env.action_space = {0: actions}
@@ -377,7 +377,7 @@ class OneWay(CartPole):
 
 
 def test_mask_of_a_plain_env_is_what_its_space_samples_by():
-    """A mask has the form by which its space samples.
+    """A mask has the form that its action space needs to sample.
 
     Gymnasium's Taxi has ``info["action_mask"]`` too. One action type gives an array.
     """
@@ -480,7 +480,7 @@ def test_actions_must_fit_their_space():
 
 @pytest.mark.parametrize("package", ["gymnasium", "pettingzoo", "torchrl"])
 def test_missing_package_says_how_to_install_it(monkeypatch, package):
-    """Importing its bridge raises our ImportError."""
+    """Importing a bridge without its package raises our ImportError."""
     name = f"warpdrive_min.bridges.{package}"
     monkeypatch.delitem(sys.modules, name, raising=False)
     for module in [each for each in sys.modules if each.split(".")[0] == package]:

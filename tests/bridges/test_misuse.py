@@ -359,7 +359,7 @@ def test_debug_finds_nan():
 
 @pytest.mark.parametrize("backend", ["cpu", "host"])
 def test_seed_for_each_copy(backend):
-    """A copy starts by its own seed; None continues the draws."""
+    """Each copy starts by its seed; None continues its draws."""
     envs = GymnasiumVectorEnv(CartPole(), num_envs=3, env_backend=backend)
     alone = {seed: envs.reset(seed=seed)[0] for seed in (1, 2, 2**63)}
     seeds = [2, 2**63, 2]
@@ -405,7 +405,7 @@ def test_wrong_seeds_are_refused(seed):
 @pytest.mark.parametrize("seed", [-1, 2**64, "a", 0.5])
 @pytest.mark.parametrize("kind", ["parallel", "torchrl"])
 def test_seeds_that_are_none_are_refused_where_they_are_given(kind, seed):
-    """A seed of None is refused where a seed is needed.
+    """Invalid seeds are refused.
 
     PettingZoo's in reset, TorchRL's in set_seed.
     """

@@ -246,7 +246,7 @@ def test_agents_of_a_group_see_the_same_keys():
 
 
 def test_roles_are_groups_of_their_own():
-    """Governors and government have own entries, specs, masks; actions reach them."""
+    """Each role is a group with its entries, specs and masks."""
     env = TorchRLEnv(Covid19Economy(episode_length=5, num_subsidy_levels=4), num_envs=2, env_backend="cpu")
     check_env_specs(env)
     assert {group: len(names) for group, names in env.group_map.items()} == {"governor": 51, "government": 1}

@@ -83,7 +83,7 @@ def test_context_needs_a_gpu():
 
 
 def test_config_is_filled_up_with_defaults():
-    """Existing values stay at every depth; the same config is returned."""
+    """Defaults fill missing values of the given config, at every depth."""
     config = {"trainer": {"num_envs": 2}, "policy": 3}
     defaults = {"trainer": {"num_envs": 10, "seed": 1}, "policy": {"lr": 1}, "saving": {"tag": "x"}}
     assert recursive_merge_config_dicts(config, defaults) is config

@@ -141,7 +141,7 @@ def test_perf_stats_callback_needs_its_numbers(given):
 
 
 def test_dataset_makes_its_items():
-    """Items come by index, and their number is the batch's."""
+    """The dataset makes items by index, as many as the batch size."""
     data = WarpDriveDataset(lambda batch_index: 10 * batch_index, batch_size=3)
     assert len(data) == 3
     assert list(data) == [0, 10, 20]

@@ -117,7 +117,7 @@ def test_names_are_those_of_a_checkout():
 
 
 def test_left_out_name_says_why():
-    """The error of an omitted name has the reason."""
+    """An omitted name raises an error with the reason."""
     random = importlib.import_module("warp_drive.numba_includes.core.random")
     with pytest.raises(AttributeError, match="has no 'sample_actions'; sampler, resetter and logger bring kernels"):
         _ = random.sample_actions

@@ -176,7 +176,7 @@ def test_run_configs_have_warp_drives_names(nowhere):
 
 @pytest.mark.skipif(cuda_c.gpu_compiler() is None, reason="found neither NVRTC nor nvcc")
 def test_compiled_file_of_the_tutorials_has_a_source(nowhere):
-    """It compiles, and has the kernel that they launch."""
+    """The tutorials' source compiles, and has the kernel that they launch."""
     root = get_project_root() / "warp_drive"
     source, binary = root / "cuda_includes" / "test_build.cu", root / "cuda_bin" / "test_build.fatbin"
     PyCUDAFunctionManager.compile(main_file=source, cubin_file=binary, arch="sm_90")

@@ -113,7 +113,7 @@ def test_include_is_looked_up_beside_the_file_then_beside_the_source(tmp_path):
 
 @needs_cuda_compiler
 def test_files_of_the_users_may_be_named_as_the_cores(tmp_path):
-    """A user's file may have the name of one of ours."""
+    """A user's file may have the same name as our file."""
     parts = {name: f"__device__ int own_{name}() {{ return 1; }}\n" for name in ("reset", "sample")}
     (tmp_path / "core.cuh").write_text("__device__ int own_core() { return 1; }\n")
     text = '#include "core.cuh"\n#include "reset.cu"\n#include "sample.cu"\n'

@@ -88,7 +88,7 @@ def test_vertical_scaling_takes_what_the_script_would_train(tmp_path, monkeypatc
 
 
 def test_vertical_scaling_needs_a_trainer():
-    """A script that builds none is an error."""
+    """A script that builds no trainer is an error."""
     with pytest.raises(ConfigError, match="must make a trainer of warp_drive"):
         perform_auto_vertical_scaling(lambda run_configuration, verbose: None, {})
 

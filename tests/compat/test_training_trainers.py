@@ -187,7 +187,7 @@ def test_results_have_warpdrives_words(tmp_path):
 
 
 def test_ddpg_results_have_warpdrives_words(tmp_path):
-    """Both networks have their losses, norms, rates and files."""
+    """DDPG's results have losses, norms, rates and files of both networks."""
     trainer = pendulum(tmp_path)
     trainer.train()
     last = json.loads((trainer.folder / "results.json").read_text().splitlines()[-1])["shared"]
@@ -418,7 +418,7 @@ def test_wrapper_and_config_must_be_given():
 
 
 def test_statistics_print(capsys):
-    """WarpDrive's printed statistics can be printed."""
+    """WarpDrive's calls to print statistics work."""
     PerfStats.pretty_print(
         PerfStats(iters=2, steps=10, rollout_time=1.0, training_time=2.0, total_time=4.0).get_perf_stats()
     )

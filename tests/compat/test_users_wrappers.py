@@ -227,7 +227,7 @@ def test_wrapper_must_have_what_warpdrives_has():
 
 
 def test_copy_of_a_model_is_in_the_same_environment(monkeypatch, tmp_path):
-    """DDPG's target networks share the model's environment."""
+    """A copy of a model, such as DDPG's target, shares its environment."""
 
     class Holding(Gated):
         def __init__(self, env, *arguments, **named):

@@ -16,7 +16,7 @@ NUMBA_SOURCE = "tests.compat.walkers_step_numba"
 class Walkers:
     """Agents on a ring, paid for each agent that they meet.
 
-    The ring has twice as many cells as agents.
+    The ring has two cells per agent.
     """
 
     name = "Walkers"

@@ -40,7 +40,7 @@ def test_table_of_backends_is_a_mapping_by_their_names(monkeypatch):
 
 @pytest.mark.parametrize("package", [warpdrive_min, backends], ids=lambda each: each.__name__)
 def test_package_has_all_its_names_and_no_others(package):
-    """A misspelt name is an AttributeError, as in every module."""
+    """A misspelt name of the package raises AttributeError."""
     assert all(getattr(package, name) is not None for name in package.__all__)
     assert {*package.__all__} <= {*dir(package)}
     with pytest.raises(AttributeError, match="has no attribute 'EnvWraper'"):
@@ -51,7 +51,7 @@ def test_package_has_all_its_names_and_no_others(package):
 
 
 def test_unknown_backend_raises_and_lists_those_known():
-    """A misspelt name never falls back to another backend."""
+    """A misspelt backend raises, and never falls back to another."""
     with pytest.raises(BackendUnavailable, match=r"unknown backend .got 'pycdua'.; known are cpu, host, numba, pycuda"):
         backends.get("pycdua")
 
@@ -111,7 +111,7 @@ def test_availability_reads_as_a_sentence():
 
 @on_every_backend
 def test_backend_tells_where_it_runs(backend):
-    """CPU backends count threads; a GPU has no count."""
+    """CPU backends report their threads; GPU backends report none."""
     got = backends.get(backend)
     assert got is BACKENDS[backend]
     assert got.threads == {"cpu": 1, "host": torch.get_num_threads()}.get(backend)
@@ -203,7 +203,7 @@ def test_named_tuple_may_hold_others():
 
 
 def test_dtype_names_are_numpys():
-    """Torch's dtypes go by NumPy's names."""
+    """Torch's dtypes have NumPy's names."""
     for dtype in (torch.float32, torch.int32, torch.bool, torch.uint8, torch.int64, torch.float64):
         assert np.dtype(dtype_name(dtype)) == torch.zeros((), dtype=dtype).numpy().dtype
 

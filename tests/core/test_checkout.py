@@ -160,7 +160,7 @@ def test_diff_does_not_depend_on_the_users_settings(settings, tmp_path):
 
 
 def test_hooks_are_not_run(tmp_path):
-    """A checkout of a baseline executes nothing of the user's."""
+    """A checkout of a baseline runs no hooks of the user."""
     root = repository(tmp_path / "origin")
     hook = root / ".git" / "hooks" / "post-checkout"
     hook.parent.mkdir(exist_ok=True)

@@ -40,7 +40,7 @@ def test_policy_map_must_hold_every_agent_once():
 
 
 def test_blocks_must_share_agents_evenly_if_asked():
-    """Three agents do not divide over two blocks."""
+    """Blocks must share the agents evenly on request."""
     check = checker(blocks_per_env=2, assert_equal_num_agents_per_block=True)
     with pytest.raises(ConfigError, match=r"3 agents must divide over blocks_per_env .got 2"):
         check.test_env_reset_and_step()

@@ -51,7 +51,7 @@ class Elsewhere(Counter):
     ],
 )
 def test_planted_fault_is_found_and_named(reference, wrong, message):
-    """Scenario, step, array, element and both values, with either reference."""
+    """A planted fault is reported with scenario, step, array and values."""
     check = checker(dual_mode_env_class=None, cpu_env_class=reference, cuda_env_class=wrong)
     with pytest.raises(AssertionError, match=message):
         check.test_env_reset_and_step(seed=0)

@@ -14,7 +14,7 @@ from warpdrive_min.errors import ConfigError
 
 
 def test_difference_is_the_largest_and_says_where():
-    """Index and both values belong to the largest error."""
+    """The difference is the largest error, with index and values."""
     got = difference(np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([[1.5, 2.0], [3.0, 2.0]]))
     assert (got.error, got.index, got.want, got.got) == (2.0, (1, 1), 4.0, 2.0)
     assert got.ulps == 2 / 2**-21
@@ -56,7 +56,7 @@ def agrees(want: float, got: float, tolerance: Tolerance, period: float = 0.0) -
 
 @given(st.floats(-1e6, 1e6), st.floats(-1e6, 1e6) | st.floats(-0.02, 0.02), st.floats(0.001, 50))
 def test_tolerance_is_the_rule_of_warp_drive(want, error, percent):
-    """Two values agree exactly if WarpDrive's formula agrees."""
+    """Values agree exactly if they agree by WarpDrive's formula."""
     got = want + error
     distance = abs(got - want)
     rule = distance < percent / 100 or 100 * distance / abs(1e-10 + want) < percent
@@ -134,5 +134,5 @@ def test_tolerance_is_checked(bound):
     ],
 )
 def test_errors_have_the_units_of_their_arrays(want, got, says):
-    """Integers have no ulps, and 0 has no percentage."""
+    """Reports give integers no ulps, and 0 no percentage."""
     assert Tolerance(0).compare(want, got).first.values == says

@@ -64,7 +64,10 @@ def test_every_uniform_gives_a_finite_normal():
 
 @on_every_fast_backend
 def test_normals_have_the_normal_distribution(backend):
-    """Chi-square (100 equal bins) and Kolmogorov-Smirnov stay below 0.01 % bounds."""
+    """Normals pass chi-square and Kolmogorov-Smirnov tests at 0.01 %.
+
+    Chi-square has 100 equally likely bins.
+    """
     data, sampler = sampler_of(backend, n_envs=1000, n_agents=5, n_types=2, seed=1)
     values = draw(data, sampler, 30, **NORMAL).ravel()
     below = np.sort(torch.special.ndtr(torch.from_numpy(values).double()).numpy())
@@ -113,7 +116,7 @@ def test_noise_is_stationary_as_in_the_closed_form(backend, params):
 
 @on_every_backend
 def test_defaults_are_those_of_warpdrive(backend):
-    """Without keywords: damping 0.15, standard deviation 0.2, scale 1."""
+    """Defaults are WarpDrive's: damping 0.15, stddev 0.2, scale 1."""
     got, want = ([*sampler_of(backend)] for _ in range(2))
     assert_same_bits(draw(*got, 2), draw(*want, 2, damping=0.15, stddev=0.2, scale=1.0))
 

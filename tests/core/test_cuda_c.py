@@ -157,7 +157,7 @@ def test_signatures_of_a_source_in_order():
 
 @pytest.mark.parametrize("declaration", ["half* x", "float4 x", "std::size_t n", "float** x"])
 def test_signature_with_a_type_that_cannot_be_bound_raises(declaration):
-    """The error names file, kernel, parameter and the types there are."""
+    """The error names file, kernel, parameter and the supported types."""
     with pytest.raises(
         CompileError, match=r"k.cu: kernel 'k': cannot bind the parameter .*element types are float, int"
     ):
@@ -245,7 +245,7 @@ def test_compiler_that_does_not_answer_is_none(monkeypatch, tmp_path):
 
 
 def test_long_command_of_a_compiler_is_shortened(monkeypatch):
-    """Errors stay one line that can be read."""
+    """A compiler's long command is shortened to one readable line."""
     monkeypatch.setenv("CXX", "nope " + "-DA " * 1000)
     reason = BACKENDS["host"].availability().reason
     assert "(got 'nope -DA" in reason
@@ -364,7 +364,7 @@ NAMES = ['a"b', "a\\nb", "a b", "$HOME `x`", "ü 😀", "a\nb", "'", "??/", "%s 
 @needs_compiler
 @pytest.mark.parametrize("style", ["own", "threads"])
 def test_source_compiles_in_any_folder(tmp_path, monkeypatch, style):
-    """Source, headers, cache and core headers may be in any folder."""
+    """A source compiles whatever the names of the folders."""
     folder = tmp_path
     for name in NAMES:
         folder = folder / name
@@ -388,7 +388,7 @@ def test_source_compiles_in_any_folder(tmp_path, monkeypatch, style):
 
 @pytest.mark.skipif(not shutil.which("nvcc"), reason="found no nvcc")
 def test_nvcc_compiles_in_any_folder(tmp_path, monkeypatch):
-    """nvcc compiles in any folder.
+    """The compiler nvcc works in any folder.
 
     It starts its parts through a shell, which must not see our folder names.
     """

@@ -72,7 +72,7 @@ def test_words_mean_what_they_do_on_a_gpu(compiler, tmp_path, style):
 
 @needs_nvcc
 def test_nvcc_knows_the_words(tmp_path):
-    """nvcc compiles every word to PTX.
+    """Every word compiles to PTX with nvcc.
 
     A cubin takes four times as long.
     """

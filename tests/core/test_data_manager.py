@@ -48,7 +48,7 @@ def test_reserved_arrays_are_there_and_zero(backend):
 
 
 def test_meta_info_is_32_bits_wide(data):
-    """Sizes are registered; ints become int32 and floats float32."""
+    """Meta information is int32 or float32, and includes sizes."""
     data.add_meta_info({"learning_rate": 0.01, "n_steps": 7, "flag": True})
     got = {name: data.meta_info(name) for name in ("n_agents", "n_envs", "blocks_per_env", "episode_length", "n_steps")}
     assert got == {"n_agents": 3, "n_envs": 2, "blocks_per_env": 1, "episode_length": 4, "n_steps": 7}

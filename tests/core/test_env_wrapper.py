@@ -67,7 +67,7 @@ def test_wrapper_takes_over_the_environments_sizes_and_derives_the_observation_s
 
 @on_every_other_backend
 def test_wrapper_tells_the_environment_its_backend(backend):
-    """A dual-mode environment receives its mode."""
+    """The wrapper sets the environment's backend."""
     wrapper = EnvWrapper(Counter(), env_backend=backend)
     assert wrapper.env.env_backend == wrapper.env_backend == backend
 

@@ -56,7 +56,7 @@ def test_count_of_python_or_numpy_is_one(value):
     ids=lambda each: type(each).__name__,
 )
 def test_value_is_shown_in_one_line(got):
-    """It is one line for any length and content."""
+    """An error shows any value in one line."""
     said = str(ConfigError.of("x", "must be y", got))
     assert "\n" not in said
     assert len(said) < 1_200

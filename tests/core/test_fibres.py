@@ -217,7 +217,7 @@ def test_constants_are_checked(functions):
 
 
 def test_names_of_nvcc_mean_what_they_do_there(functions):
-    """nvcc's names have its meaning.
+    """Names of nvcc have their meaning on a GPU.
 
     Vectors, functions of mixed types, conversions that saturate, bits.
     """

@@ -22,7 +22,7 @@ MODULE = "warpdrive_min.envs:CartPole"
 
 
 def test_write_makes_folders_and_replaces(tmp_path: Path) -> None:
-    """The folder is made, the text replaced, nothing else left."""
+    """A write makes the folder, replaces the text, and leaves nothing else."""
     path = tmp_path / "new" / "file.txt"
     for text in ("first\n", "é\n"):
         write_atomically(path, text)

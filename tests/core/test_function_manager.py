@@ -102,14 +102,14 @@ def test_launch_shape_packs_small_environments(n_agents, threads, envs_per_block
 
 
 def test_no_agents_raises():
-    """An environment without agents has no shape."""
+    """An environment without agents has no launch shape."""
     with pytest.raises(ConfigError, match=r"n_agents: must be at least 1 .got 0"):
         LaunchShape.of(0)
 
 
 @pytest.mark.parametrize("name", ["num_agents", "num_envs", "blocks_per_env"])
 def test_sizes_must_be_positive(name):
-    """The error names the size."""
+    """The error of a non-positive size names it."""
     with pytest.raises(ConfigError, match=f"{name}: must be at least 1 .got 0"):
         CUDAFunctionManager(**{name: 0})
     with pytest.raises(BackendUnavailable, match="unknown backend"):
@@ -148,7 +148,7 @@ def test_kernels_are_known_by_name_and_loaded_once(backend):
 
 
 def test_binary_is_for_pycuda(tmp_path):
-    """No other backend loads a compiled file."""
+    """Only `pycuda` loads a compiled file."""
     with pytest.raises(ConfigError, match=r"'cpu': loads no compiled file .got .*k.cubin.; use 'pycuda'"):
         CUDAFunctionManager().load_binary(tmp_path / "k.cubin", FILL["cuda_c"])
 
@@ -288,7 +288,7 @@ def test_feed_gives_arrays_as_live_tensors(backend):
 
 @pytest.mark.parametrize("item", [3, ("x",), ("x", "d", "more"), ["x", "d"]])
 def test_feed_refuses_other_items(item):
-    """An item is a name, or a name and its source."""
+    """The feed accepts only names, with or without a source."""
     with pytest.raises(BindingError, match="an item must be a name or"):
         CUDAFunctionFeed(managers("cpu")[0])([item])
 

@@ -49,7 +49,7 @@ def test_old_package_is_an_attribute(monkeypatch):
 
 
 def test_modules_of_training_are_attributes(monkeypatch):
-    """`training.evaluation` works without an import of its own, and warns."""
+    """`training.evaluation` works without a separate import, and warns."""
     monkeypatch.delitem(sys.modules, "warpdrive_min.training.evaluation", raising=False)
     vars(training).pop("evaluation", None)
     with pytest.warns(DeprecationWarning, match=r"training\.evaluation is now"):

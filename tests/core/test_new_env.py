@@ -76,7 +76,7 @@ def test_starter_trains_as_its_page_says(tmp_path):
 
 
 def test_starter_leaves_no_placeholder(tmp_path):
-    """Every name is filled in, in file names and in files."""
+    """The starter's file names and texts contain no placeholder."""
     package = write_starter("two_words", tmp_path)
     texts = {path.name: path.read_text() for path in package.iterdir()}
     assert "class TwoWords(Environment)" in texts["env.py"]
@@ -85,7 +85,7 @@ def test_starter_leaves_no_placeholder(tmp_path):
 
 @pytest.mark.parametrize(("name", "title"), [("ring", "Ring"), ("ring_race2", "RingRace2"), ("ringRace", "RingRace")])
 def test_class_name_is_in_capitals(name, title):
-    """The class takes the words of the package's name."""
+    """The class name joins the words of the package's name."""
     assert class_name(name) == title
 
 

@@ -60,7 +60,7 @@ def test_name_is_taken_once_for_a_backend(registrar):
 
 @pytest.mark.parametrize("use", ["add", "get", "has_env", "add_cuda_env_src_path", "get_cuda_env_src_path"])
 def test_unknown_backend_raises(registrar, use):
-    """Every argument for a backend is checked."""
+    """Every method refuses an unknown backend."""
     calls = {
         "add": lambda: registrar.add("tpu"),
         "get": lambda: registrar.get("walk", "tpu"),

@@ -70,7 +70,7 @@ def test_only_finished_environments_are_restored(blocks, backend):
 
 @on_every_backend
 def test_nothing_happens_when_none_is_done(backend):
-    """A soft reset without a finished environment leaves every array."""
+    """A reset without finished environments changes no array."""
     data, resetter = saved(backend)
     resetter.reset_when_done(data)
     assert not any(data.tensor(name).any() for name in SAVED)
@@ -79,7 +79,7 @@ def test_nothing_happens_when_none_is_done(backend):
 
 @on_every_backend
 def test_force_restores_all(backend):
-    """Done or not, every environment is restored."""
+    """A forced reset restores every environment, finished or not."""
     data, resetter = saved(backend)
     resetter.reset_when_done(data, "force_reset")
     for name, value in SAVED.items():

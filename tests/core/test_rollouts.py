@@ -170,7 +170,7 @@ SHAPE = {"N_AGENTS": 1, "EXACT": False, **LaunchShape.of(1).constants()}
     ids=["no step", "a thread for each agent"],
 )
 def test_source_without_a_step_of_its_own_blocks_has_no_rollout(text, tmp_path):
-    """A source whose step is not of its own block has no rollout.
+    """A source without a `WD_KERNEL` named step has no rollout.
 
     The error names the missing part.
     """

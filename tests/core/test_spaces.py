@@ -26,7 +26,7 @@ def test_space_without_a_choice_raises(make):
 
 
 def test_category_counts_reads_our_spaces_and_gymnasiums():
-    """Whatever has ``n`` or ``nvec`` is discrete."""
+    """Spaces with ``n`` or ``nvec`` are discrete, ours or Gymnasium's."""
     assert category_counts(Discrete(3)) == (3,)
     assert category_counts(MultiDiscrete([3, 4])) == (3, 4)
     assert category_counts(SimpleNamespace(n=np.int64(5))) == (5,)

@@ -101,6 +101,6 @@ def test_uniform_draws_leave_the_noise():
     ],
 )
 def test_random_policy_needs_bounded_boxes_of_one_shape(spaces, message):
-    """An unbounded box has no uniform distribution."""
+    """Unbounded boxes are refused: they have no uniform distribution."""
     with pytest.raises(ConfigError, match=rf"{message}.*got \[Box"):
         policy_of("cpu", spaces, 1)
