@@ -82,7 +82,7 @@ def test_actions_of_a_graph_leave_it(kind, backend):
 def test_tensors_of_a_graph_are_taken_by_the_core(backend):
     """The core accepts tensors with gradients in every place.
 
-    As actions, a rollout's policy, pushed data, or a single environment's action.
+    They may be actions, a rollout's policy, pushed data, or a single environment's action.
     """
     wrapper = EnvWrapper(Pendulum(), num_envs=2, env_backend=backend, auto_reset=True)
     wrapper.reset()
@@ -176,7 +176,7 @@ def test_first_reset_starts_all(kind):
 def test_plain_env_warns_after_the_end_and_pays_nothing():
     """A step after the end warns once per episode.
 
-    As Gymnasium's CartPole does; it pays nothing.
+    Gymnasium's CartPole does so too. The reward is 0.
     """
     env = GymnasiumEnv(CartPole(episode_length=2))
     for _ in range(2):
@@ -193,7 +193,7 @@ def test_plain_env_warns_after_the_end_and_pays_nothing():
 def test_vector_env_without_auto_reset_wants_ended_copies_reset(kind):
     """Without auto-reset, an error names ended copies that need a reset.
 
-    As Gymnasium's SyncVectorEnv in the mode DISABLED.
+    Gymnasium's SyncVectorEnv does so in the mode DISABLED.
     """
     case = Case(kind, CartPole(episode_length=2), auto_reset=False)
     case.env.reset()

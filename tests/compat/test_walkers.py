@@ -262,7 +262,7 @@ def test_blocks_of_an_environment_are_a_cluster(tmp_path, blocks, wants):
 def test_clusters_have_limits(blocks, architecture, message):
     """Impossible numbers of blocks raise before compilation.
 
-    Over eight, or several without clusters.
+    The number is over eight, or above one on a GPU without clusters.
     """
     with pytest.raises(CompileError, match=message):
         cuda_c.compile_cubin(CUDA_SOURCE, _constants(blocks), architecture)

@@ -31,7 +31,7 @@ def test_folder_that_cannot_be_made_is_named(variable, place, tmp_path, monkeypa
 def test_user_without_a_home_is_told(monkeypatch):
     """The error for a user without a home names the variable.
 
-    As in a container under a number without a name.
+    A container may run under a number without a name.
     """
     for name in ("WARPDRIVE_MIN_CACHE", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)

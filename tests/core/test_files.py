@@ -89,7 +89,7 @@ def test_pipe_is_written_and_stays(write, tmp_path: Path) -> None:
 def test_standard_output_is_written_between_what_is_printed(name, tmp_path: Path) -> None:
     """A write to standard output keeps the order of prints.
 
-    Also as a regular file, which a rename would remove from the process.
+    It may be a regular file, which a rename would remove from the process.
     """
     code = "import sys, pathlib; from warpdrive_min.files import write_atomically as write; print(1)"
     with (tmp_path / "out.txt").open("w") as out:

@@ -53,7 +53,7 @@ def test_fork_server_that_ran_nothing_gives_all_threads(found):
 def test_fork_is_noted_once_torch_may_have_threads(imported, is_noted):
     """A fork is recorded if torch is imported.
 
-    Also without earlier use of the package; without torch no threads are lost.
+    The package need not have been used before. Without torch no threads are lost.
     """
     code = (
         f"import os, warpdrive_min, {imported}\nif os.fork() == 0: print(warpdrive_min.forks.forked)\nelse: os.wait()"

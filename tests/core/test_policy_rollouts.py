@@ -164,7 +164,7 @@ def test_equal_logits_give_the_same_rollout_one_by_one(backend):
 def test_each_launch_sees_the_weights_as_they_are():
     """Each launch uses the parameters' current values.
 
-    Also as views of a vector.
+    They may be views of a vector.
     """
     wrapper = made("cartpole", "host", 70)
     model = only_biases(model_of(wrapper, fc_dims=(16,)))

@@ -101,7 +101,7 @@ def test_command_without_a_temporary_folder_ends_with_a_line(tmp_path):
 def test_ignored_signal_stays_ignored(number, tmp_path):
     """A signal that was ignored at start stays ignored.
 
-    As under `nohup`, and Ctrl-C in a script's background.
+    Examples are `nohup`, and Ctrl-C in a script's background.
     """
     before = signal.signal(number, signal.SIG_IGN)
     try:

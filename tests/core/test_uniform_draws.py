@@ -54,7 +54,7 @@ def test_random_policy_is_a_weighted_mean_of_the_bounds_by_the_documented_words(
 def test_random_policy_is_bit_identical_on_every_backend(backend):
     """The random policy is bit-identical on every backend.
 
-    Also between bounds as far apart as floats go, where a width would overflow.
+    Bounds may be so far apart that their difference overflows.
     """
     spaces = [Box(-3e38, 3e38, (2,)), Box(-0.1, 0.7, (2,)), Box(1e-30, 2e-30, (2,))]
     runs = []

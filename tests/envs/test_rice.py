@@ -140,7 +140,7 @@ def test_first_year_is_that_of_the_world():
 def test_carbon_is_conserved():
     """Carbon is conserved: the boxes gain all emissions.
 
-    Over 20 random steps of 5 years, as carbon in CO2.
+    The run has 20 random steps of 5 years; carbon is that in the emitted CO2.
     """
     wrapper, array = started(4)
     draw, carbon = random_actions(wrapper, 0), array("carbon").sum(1, dtype=np.float64)

@@ -214,7 +214,7 @@ def run_of_blocks(name, full, n_agents, n_envs, n_steps, backend="cpu", blocks=N
 def test_results_do_not_depend_on_the_number_of_blocks(case, backend):
     """Results do not depend on the number of blocks.
 
-    Over episodes: agents not divisible by blocks, fewer than blocks, over a block.
+    Cases: agents not divisible by blocks, fewer than blocks, more than a block's threads.
     """
     name, full, n_agents, blocks = case
     if is_simulated(backend) and n_agents > 11:

@@ -77,7 +77,7 @@ class Run:
 def test_every_layout_gives_the_bits_of_the_reference(layout, backend):
     """Each launch shape is bit-identical to the reference.
 
-    Through tags and restarts.
+    The run includes tags and restarts.
     """
     shape, n_envs, config = LAYOUTS[layout]
     if is_simulated(backend) and shape.envs_per_block == 1:
@@ -103,7 +103,7 @@ def test_every_layout_gives_the_bits_of_the_reference(layout, backend):
 def test_equal_distances_are_ordered_by_id(n_observed, backend):
     """Neighbours at equal distances are ordered by id.
 
-    On a lattice with shuffled ids.
+    Agents are on a lattice, with shuffled ids.
     """
     lattice = np.random.default_rng(1).permutation(np.stack(np.meshgrid(range(5), range(5)), -1).reshape(-1, 2))
     env = TagContinuous(

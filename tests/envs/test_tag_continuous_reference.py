@@ -132,7 +132,7 @@ def test_simultaneous_tags_all_pay_and_count():
 def test_last_runner_tagged_terminates():
     """The episode terminates with the last runner's tag.
 
-    Also at the time limit; it is no truncation.
+    At the time limit it is no truncation.
     """
     for episode_length in (1, 5):
         wrapper = chase([(5, 5)], [(5, 5.5)], episode_length=episode_length)

@@ -20,7 +20,7 @@ N_ENVS = 2
 def test_cells_find_whom_all_pairs_find(n_agents, in_corners, in_game, monkeypatch):
     """Cells give the neighbours, tags and distances of all pairs.
 
-    Also for ties and too few others.
+    Cases include ties, and too few other agents.
     """
     rng = np.random.default_rng(n_agents)
     x, y = rng.uniform(0, 20, (2, N_ENVS, n_agents)).astype(np.float32)

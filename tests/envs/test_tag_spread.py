@@ -35,7 +35,7 @@ def run(backend: str, settings: dict[str, Any], n_envs: int, n_steps: int, **opt
 def test_cells_and_all_pairs_give_the_same_bits(case, backend):
     """Search by cells is bit-identical to all pairs.
 
-    Also with more neighbours than one search finds.
+    Cases include more neighbours than one search finds.
     """
     search, n_observed = case
     n_agents, n_envs, n_steps = (24, 1, 2) if is_simulated(backend) else (400, 2, 10)
@@ -125,7 +125,7 @@ def test_agents_in_one_place_see_what_the_reference_sees(n_agents, n_observed, b
 def test_kernels_for_many_agents_are_chosen_by_size_or_request(n_agents, search, asked, language, want):
     """Size or request chooses the kernels for many agents.
 
-    From 257 agents on, for a grid of cells, and for several blocks.
+    They run from 257 agents on, for a grid of cells, and for several blocks.
     """
     env = TagContinuous(**crowd(n_agents, neighbor_search=search))
     blocks = env.settle_blocks(asked, language)

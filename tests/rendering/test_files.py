@@ -197,7 +197,7 @@ def test_failed_write_leaves_what_was_there(film, tmp_path, suffix, monkeypatch)
 def test_full_disk_is_an_error_in_every_format(film, tmp_path, suffix):
     """A full disk is an error in every format.
 
-    Also if another program writes the file; the old one stays.
+    The file may be written by another program. The old file stays.
     """
     if suffix == ".mp4":
         pytest.importorskip("imageio_ffmpeg").get_ffmpeg_exe()  # a sandbox may limit writes to /dev/null too

@@ -121,7 +121,7 @@ def test_record_has_a_frame_for_each_step_and_one_before(n_steps, outcome):
 def test_record_says_where_it_comes_from():
     """A recording has the wrapper's name, config, backend and seed.
 
-    Also in the middle of an episode; the seed has 64 bits.
+    The recording begins in the middle of an episode; the seed has 64 bits.
     """
     wrapper = EnvWrapper(TagContinuous(**TAG), num_envs=2, seed=2**63 + 5)
     wrapper.reset()

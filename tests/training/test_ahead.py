@@ -26,7 +26,7 @@ class Kernel:
 def test_rehearsed_launches_only_compile():
     """Rehearsed launches only compile, and later ones run.
 
-    Also after an error in the rehearsal.
+    This holds after an error in the rehearsal too.
     """
     kernel = Kernel()
 

@@ -92,7 +92,7 @@ def test_train_saves_the_run_and_says_what_to_do_with_it(trained, tmp_path):
 def test_train_resumes_the_latest_run(tmp_path):
     """`latest` resumes the last saved run of the run config.
 
-    Or a named run's latest checkpoint.
+    With `--results-dir` it is that run.
     """
     for name in ("first", "second"):
         train(tmp_path, "--results-dir", name, "--iterations", "2")
@@ -459,7 +459,7 @@ def test_evaluate_needs_a_checkpoint(tmp_path):
 def test_evaluate_shows_a_table(trained):
     """By default, `evaluate` prints a table.
 
-    With --sampled its actions are drawn.
+    With `--sampled` actions are drawn.
     """
     folder, _ = trained
     result = run("evaluate", folder / "checkpoints" / "best", "--episodes", "4", "--sampled", "--backend", "cpu")

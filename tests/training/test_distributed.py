@@ -448,7 +448,7 @@ def launched(task: str, folder: Path) -> Iterator[tuple[subprocess.Popen, list[i
 def test_ranks_end_with_the_process_that_launched_them(tmp_path):
     """Ranks end within 10 s after their launcher is killed.
 
-    Even in a collective.
+    They may be in a collective.
     """
     with launched("wait", tmp_path) as (launcher, ranks):
         for rank in ranks:
@@ -558,7 +558,7 @@ def test_graphs_are_let_go_of_before_the_group_is_closed(fails, two_gpus, monkey
 def test_graph_holds_the_all_reduce(backend, tmp_path):
     """A captured update with all-reduce equals an eager one.
 
-    On both ranks, which end.
+    It does on both ranks, and the ranks end.
     """
     first, second = run("capture", tmp_path, backend)
     assert (first["device"], second["device"]) == (0, 1)

@@ -20,7 +20,7 @@ from warpdrive_min.training.loop.evaluation import evaluate
 class Always(torch.nn.Module):
     """Policy with constant outputs, which prefers later choices.
 
-    For Clock; other outputs can be given.
+    It plays Clock; other outputs can be given.
     """
 
     def __init__(self, *logits):

@@ -216,7 +216,7 @@ def test_normalisation_is_its_definition(exact, n):
 def test_adam_is_its_definition(exact):
     """Exact Adam equals NumPy bit by bit, and torch within rounding.
 
-    With or without clipping, a skipped and a broken step.
+    Cases: with or without clipping, a skipped and a broken step.
     """
     start, lr = numbers(exact, 130), torch.tensor(0.01, device=exact._backend.device)
     ours = ExactAdam(exact, [torch.nn.Parameter(start.clone())], lr, 2.0, 1e-6)
@@ -294,7 +294,7 @@ def test_loss_of_a_gaussian_is_its_definition(exact):
 def test_initial_weights_follow_the_method(method, spread):
     """Initial weights follow their method.
 
-    Within their limits, and spread over them; orthonormal times the gain.
+    They are spread within their limits, or orthonormal times the gain.
     """
     layers = torch.nn.ModuleDict({"fc": torch.nn.Linear(64, 32), "policy_head": torch.nn.Linear(3, 8)})
     initialise(layers, method, [5])
@@ -460,7 +460,7 @@ def test_one_pass_compiles_for_the_gpu(architecture, tmp_path, monkeypatch):
 def test_update_is_that_of_torch(name, tmp_path):
     """An exact update equals torch's within rounding.
 
-    From the same state an iteration gives equal gradient moments.
+    Both start from the same state; the moments of gradients are compared.
     """
     env, policy = RUNS[name]
     policy = {**policy, **({"updates_per_iteration": 1} if name == "DDPG" else {})}

@@ -121,7 +121,7 @@ def test_other_networks_are_left_to_torch(network):
 def test_bfloat16_and_other_models_are_left_to_torch(factory):
     """Products in bfloat16 and users' models use torch.
 
-    Also models on a GPU, and classes with another forward.
+    So do models on a GPU, and classes with another forward.
     """
     model = make_model(DISCRETE, fc_dims=(8, 8))
     facts = Facts(network=model.as_layers())

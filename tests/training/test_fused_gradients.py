@@ -159,7 +159,7 @@ def test_gradients_are_those_of_float64(case, has_one_trunk):
 def test_outputs_are_those_of_the_row_of_each_agent(n_agents, precision, within, activation):
     """Agents that share a row get their own outputs.
 
-    In torch, and in the kernel; agents fill a block, or do not.
+    This is checked in torch and in the kernel; agents fill a block, or do not.
     """
     seen, each = shared_rows(n_agents, 3, 4)
     w1, b1, *others = network(OWN + n_agents + MORE, 32, 16, 6)

@@ -285,7 +285,7 @@ def test_edges_of_the_clip_are_those_of_torch(ratio, advantage):
 def test_ties_of_clipped_values_are_those_of_torch(value):
     """Ties of clipped values give torch's loss and gradient.
 
-    At the clip itself, and if the clipped value errs as much on the other side.
+    Ties are at the clip itself, and if the clipped value errs as much on the other side.
     """
     space = SPACES["two choices"]
     given = arrays(space, 1, 1, 1) | {"weights": None, "total": torch.tensor(1.0)}

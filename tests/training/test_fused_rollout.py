@@ -147,7 +147,7 @@ def test_what_cannot_be_one_launch_says_why(run, backend, given, why):
 def test_runs_on_a_cpu_are_played_step_by_step_unless_told():
     """On a CPU, rollouts are step by step by default.
 
-    So each CPU backend gives the same.
+    Thus all CPU backends give the same results.
     """
     assert "does not run on a GPU" in make_run("PPO", "host").fused_rollout
     assert make_run("PPO", "host", trainer={"fused_rollout": False}).fused_rollout == "trainer.fused_rollout is false"

@@ -155,7 +155,7 @@ def test_take_gathers_rows(shape, dtype):
 def test_rows_of_agents_are_picked_and_placed(shape, dtype):
     """Agents' rows are picked and placed as in torch.
 
-    Also agents' rows within longer ones; misfits raise.
+    Agents' rows may be part of longer ones. Misfits raise.
     """
     n_envs, agents = 37, torch.tensor([6, 0, 3], device=DEVICE)
     whole = torch.arange(n_envs * 8 * math.prod(shape), device=DEVICE).view(n_envs, 8, *shape).to(dtype)

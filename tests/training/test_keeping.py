@@ -151,7 +151,7 @@ def test_passes_that_cannot_be_kept_say_why(policies, trainer, why):
 def test_passes_that_would_fill_the_memory_are_not_kept(monkeypatch):
     """Passes that fill half the memory are not kept.
 
-    Unless the config requires them.
+    A config can require them.
     """
     monkeypatch.setattr(kept, "MOST_MEMORY", 1e-9)
     assert "trainer.kept_passes is null" in trainer_of(RULES["A2C"], "pycuda").why_no_saved_passes["shared"]

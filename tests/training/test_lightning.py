@@ -56,7 +56,7 @@ def start(tmp_path):
 def fit(module, *callbacks, ckpt_path=None, **options):
     """Train with a quiet Lightning trainer, and return it.
 
-    By default to the run config's end.
+    By default it trains to the run config's end.
     """
     quiet = {"accelerator": "cpu", "logger": False, "enable_progress_bar": False, "enable_model_summary": False}
     saves = any(isinstance(callback, ModelCheckpoint) for callback in callbacks)
@@ -153,7 +153,7 @@ def test_metrics_are_logged_once_an_epoch(start, monkeypatch):
 def test_checkpoint_resumes_to_the_bit(name, step, when, start, tmp_path):
     """A run resumes bit by bit from Lightning's checkpoint.
 
-    At or within an epoch, rows included.
+    The checkpoint is at an epoch's end or within one. Rows are compared too.
     """
     straight, resumed = start(name), start(name)
     keep_all = {"dirpath": tmp_path, "filename": "{step}", "save_top_k": -1, **when}

@@ -47,7 +47,7 @@ def test_one_allowed_choice_is_certain(dtype):
 def test_log_prob_and_entropy_are_the_samplers():
     """Log-probabilities and entropies equal the sampler's.
 
-    For unchanged logits, with masks and a type without choice.
+    Logits are unchanged; there are masks, and a type without choice.
     """
     n_envs, n_agents = 40, 3
     data, functions = managers("cpu", n_agents, n_envs)
@@ -132,7 +132,7 @@ def test_explained_variance_by_hand():
 def test_warpdrive_returns_follow_the_rule(n):
     """WarpDrive's n-step returns follow its rule.
 
-    Row by row, for every window length; a flag of 2 is an end.
+    Each row is checked for every window length; a flag of 2 is an end.
     """
     n_steps, gamma = 5, 0.8
     rewards, next_q = double(n_steps, 3, 2).detach(), double(n_steps - 1, 3, 2, seed=1).detach()

@@ -128,7 +128,7 @@ def test_csv_grows_columns(tmp_path):
 def test_csv_has_no_formulas(tmp_path, name):
     """Names in a CSV table cannot be formulas.
 
-    Also after a resume; numbers stay numbers.
+    This holds after a resume too. Numbers stay numbers.
     """
     for iteration in (1, 2):
         sink = Csv(tmp_path / "metrics.csv", iteration - 1)

@@ -51,7 +51,7 @@ def test_class_is_added_under_a_new_name(factory):
 def test_model_is_added_by_the_path_of_a_file(factory, tmp_path):
     """A model is added by file and class name.
 
-    As WarpDrive's models are.
+    WarpDrive adds its models so.
     """
     path = tmp_path / "my_model.py"
     path.write_text(

@@ -30,7 +30,7 @@ from warpdrive_min.training.models.fully_connected import (
 def test_act_and_value_are_the_parts_of_forward(space, shared, leading):
     """`act` and `value` equal the two outputs of `forward`.
 
-    For observations of any leading shape.
+    Observations may have any leading shape.
     """
     model, seen = FullyConnected(N_FEATURES, space, config(shared=shared)), observations(*leading)
     head, value = model(seen)

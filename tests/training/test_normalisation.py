@@ -103,7 +103,7 @@ def test_moments_are_of_all_that_was_seen(name, backend, tmp_path):
 def test_first_ratio_is_one(tmp_path):
     """The first ratio of learner to player is 1.
 
-    With one optimiser step, in rollout three too.
+    There is one optimiser step per rollout; three rollouts are checked.
     """
     once = {**PPO, "n_epochs": 1, "n_minibatches": 1, "model": NORMALISED, "normalize_rewards": True}
     trainer = make_run(("cartpole", CLASSIC, {"shared": once}), basedir=tmp_path)

@@ -225,7 +225,7 @@ KERNELS = ("cartpole", CLASSIC, {"shared": {**PPO, "model": TWO_LAYERS}})
 def test_kernels_have_the_gradients_of_batched_products(backend, tmp_path):
     """A kernel's gradients equal those of batched products.
 
-    At the first step.
+    The first step is compared.
     """
     gradients = []
     for is_fused in (None, False):

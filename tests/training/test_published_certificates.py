@@ -53,7 +53,7 @@ def test_each_algorithm_has_five_seeds_from_a_gpu():
 def test_each_shipped_run_has_a_certificate():
     """Each shipped run has a certificate, and is as shipped.
 
-    But exact.
+    Only exact training differs.
     """
     whole = [Certificate.read(path) for path in PUBLISHED if "-host-" in path.stem]
     found = {(one.env, algorithm(one)): one for one in whole}

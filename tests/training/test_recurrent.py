@@ -85,7 +85,7 @@ def test_units_are_those_of_torch():
 def test_units_start_as_those_of_torch():
     """Initial weights are uniform like those of torch's GRU.
 
-    Within one over the root of the number of units.
+    The bound is 1 / sqrt(units).
     """
     units = gru(fc_dims=(200,)).units
     for parameter in (*units.inputs.parameters(), *units.hidden.parameters()):
@@ -115,7 +115,7 @@ def test_a_sequence_that_begins_an_episode_forgets():
 def test_actor_and_critic_may_remember_apart():
     """Actor and critic may have separate halves of the state.
 
-    With ``shared=False``.
+    This is ``shared=False``.
     """
     model = gru(shared=False)
     states = torch.randn(4, 2 * SIZE, requires_grad=True)
@@ -187,7 +187,7 @@ def played(model, buffer, start, *, cut_gradients=0):
 def test_update_equals_steps_one_by_one(kind, space, length, max_rows, shared):
     """An update equals single steps: values and gradient.
 
-    In any parts; final values too.
+    Parts may have any length; final values are compared too.
     """
     model, buffer = gru(space, shared=shared), make_rollout(space)
     whole = {"n_epochs": 1, "n_minibatches": 1}

@@ -45,7 +45,7 @@ def test_stored_actions_are_clipped():
 def test_transitions_equal_a_plain_loop(n_step):
     """Transitions equal a loop over single windows.
 
-    With random ends, and for any length.
+    Ends are random; windows have any length.
     """
     generator = torch.Generator().manual_seed(n_step)
     gamma, n_ends, n_cuts = 0.9, 0, 0
@@ -97,7 +97,7 @@ def fill(batch, value):
 def test_sample_covers_what_is_filled_and_only_that(backend):
     """Samples cover all filled transitions, and no others.
 
-    In a full ring too.
+    This holds in a full ring too.
     """
     batch = make_buffer(2, 2, 1, device=BACKENDS[backend].device)
     n_drawn = 40 if is_simulated(backend) else 200

@@ -60,7 +60,7 @@ def test_any_environment_is_resumed(kind, auto_reset, tmp_path):
 class Drawn(Counter):
     """Counter with starts that depend on its creation.
 
-    As without a seed.
+    Environments without a seed do so.
     """
 
     n_made = 0

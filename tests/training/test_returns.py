@@ -163,7 +163,7 @@ def test_scan_agrees_with_the_definition_in_float64(lam: float) -> None:
 def test_languages_agree_to_the_bit(backend: str, with_values: bool, with_cuts: bool, compat: bool) -> None:
     """Each mode is bit-identical on every backend.
 
-    Over several blocks and a remainder.
+    The run has several blocks and a remainder.
     """
     shape = (6, 2, 3) if is_simulated(backend) else (9, 29, 11)
     arrays = _random(*shape, with_values=with_values, with_cuts=with_cuts)

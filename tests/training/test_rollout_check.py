@@ -167,7 +167,7 @@ def test_contradicting_flags_are_told(way, fault, message, tmp_path):
 def test_rows_that_allow_nothing_are_a_metric(backend, tmp_path):
     """Rows without an allowed action are counted by policy.
 
-    With debug they raise with a place.
+    With `debug` they raise an error with the place.
     """
 
     def trainer_with(folder, **wrapper):

@@ -57,7 +57,7 @@ def test_permute_gives_each_index_once(backend: str, n: int) -> None:
 def test_languages_permute_alike_to_the_bit(backend: str, n: int) -> None:
     """Permutations are bit-identical in every language.
 
-    Also after the counter wraps.
+    This holds after the counter wraps too.
     """
     if is_simulated(backend) and n > SMALL:
         pytest.skip("too large for the simulator")
@@ -108,7 +108,7 @@ def test_large_permutations_look_random() -> None:
 def test_drawn_rows_lie_below_the_size_that_the_device_knows(backend: str) -> None:
     """Drawn rows cover the current size, and none beyond.
 
-    Also after growth.
+    This holds after the size has grown too.
     """
     draw = RowDraw(backend, 5 if is_simulated(backend) else 200, seed=4)
     size = torch.ones(1, dtype=torch.int32, device=BACKENDS[backend].device)

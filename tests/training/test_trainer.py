@@ -93,7 +93,7 @@ def test_noise_follows_its_schedule(tmp_path):
 def test_every_backend_learns_the_same(backend, name, tmp_path):
     """Each backend's first iteration has `cpu`'s losses.
 
-    In Numba's simulator too.
+    Numba's simulator has them too.
     """
     rows, n_steps = [], 2 if is_simulated(backend) else 12
     for where in ("cpu", backend):
@@ -254,7 +254,7 @@ def test_episode_metrics_are_those_of_the_episodes_that_ended(tmp_path):
 def test_broken_rewards_stop_training(kind, every, tmp_path):
     """NaN rewards stop training, and the error has their place.
 
-    At any logging interval.
+    The logging interval does not matter.
     """
     agents = {"fine": [0], "broken": [1]}
     trainer = make_trainer(
@@ -409,7 +409,7 @@ def test_run_does_not_share_the_folder_of_another_one(starts, sinks, tmp_path):
 def test_runs_without_a_name_get_a_folder_each(tmp_path, monkeypatch):
     """Runs without a name get their own folders.
 
-    Also within a second; without output none remains.
+    They do even if started in the same second. A folder without output is removed.
     """
     monkeypatch.setattr(time, "time", lambda: 12.5)
     runs = [make_run("A2C", basedir=tmp_path, folder=None) for _ in range(3)]
