@@ -1,4 +1,4 @@
-"""RICE with negotiation and changing masks, and the reference of every bridge."""
+"""RICE with negotiation and changing masks, with a bridge's reference."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Oracle:
         return self.array("action_mask")
 
     def step(self, actions) -> None:
-        """Take a step with actions ``(n_envs, 3, n_types)``, all of them allowed."""
+        """Step with allowed actions of shape ``(n_envs, 3, n_types)``."""
         actions, allowed = np.asarray(actions), self.masks.copy()
         chosen = actions + np.cumsum([0, *self.sizes[:-1]])
         assert np.take_along_axis(allowed, chosen, -1).all(), "actions that the mask forbids"

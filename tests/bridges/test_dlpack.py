@@ -23,7 +23,7 @@ def data_with(**arrays: object) -> CUDADataManager:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.int32, np.uint8])
 def test_export_shares_memory_with_numpy(dtype):
-    """Each side reads the other's writes."""
+    """NumPy and our array each read the other's writes."""
     data = data_with(x=np.arange(6, dtype=dtype).reshape(2, 3))
     shared = np.from_dlpack(export(data, "x"))
     assert (shared.shape, shared.dtype) == ((2, 3), dtype)
@@ -35,7 +35,7 @@ def test_export_shares_memory_with_numpy(dtype):
 
 @on_every_backend
 def test_export_shares_memory_with_torch_on_every_backend(backend):
-    """Equal address on the same device."""
+    """Torch gets the array's address on its device."""
     data, _ = managers(backend)
     push(data, "x", np.ones((2, 3), np.float32))
     shared = torch.from_dlpack(export(data, "x"))
@@ -44,7 +44,7 @@ def test_export_shares_memory_with_torch_on_every_backend(backend):
 
 @on_every_backend
 def test_export_shares_every_part_of_dict_observations(backend):
-    """Views into which a step writes: the data manager's addresses and values."""
+    """Exported parts share the data manager's memory, also after steps."""
     wrapper = EnvWrapper(Lookout(), num_envs=2, env_backend=backend)
     wrapper.reset()
     data = wrapper.cuda_data_manager
@@ -57,7 +57,7 @@ def test_export_shares_every_part_of_dict_observations(backend):
 
 
 def test_export_outlives_the_data_manager():
-    """The consumer keeps the memory."""
+    """An exported array stays valid without its data manager."""
     data = data_with(x=np.arange(1000, dtype=np.float32))
     shared = np.from_dlpack(export(data, "x"))
     del data
@@ -65,7 +65,7 @@ def test_export_outlives_the_data_manager():
 
 
 def test_assign_copies_from_an_array_or_a_capsule():
-    """In place, with converted numbers; the source is not shared."""
+    """`assign` converts and copies numbers into the array."""
     data = data_with(x=np.zeros((2, 3), np.int32))
     address, source = data.tensor("x").data_ptr(), np.arange(6, dtype=np.int64).reshape(2, 3)
     assign(data, "x", source)
@@ -88,7 +88,7 @@ def test_unknown_names_and_other_shapes_are_errors():
 @pytest.mark.parametrize("as_capsule", [False, True])
 @pytest.mark.parametrize("version", [None, (1, 0)])
 def test_negative_strides_are_refused(as_capsule, version):
-    """Torch would abort the process."""
+    """Arrays with negative strides are refused; torch would abort."""
     data, source = data_with(x=np.zeros((2, 3), np.float32)), np.ones((2, 3), np.float32)[:, ::-1]
     given = source.__dlpack__(max_version=version) if as_capsule else source
     with pytest.raises(DataError, match=r"'x' must get an array .*negative strides: copy it first"):
@@ -110,7 +110,7 @@ def test_negative_strides_are_refused(as_capsule, version):
     ],
 )
 def test_numbers_out_of_range_are_refused(dtype, values, wrong):
-    """None wraps around or becomes infinite; the error has the number."""
+    """Numbers out of range raise an error with the number."""
     data = data_with(x=np.zeros(2, dtype))
     with pytest.raises(DataError, match=r"assign: 'x': must be from .*, the range of torch") as caught:
         assign(data, "x", torch.from_numpy(values))
@@ -119,7 +119,7 @@ def test_numbers_out_of_range_are_refused(dtype, values, wrong):
 
 
 def test_numbers_within_range_are_converted():
-    """The ends of the range, infinities and NaN too."""
+    """Ends of the range, infinities and NaN are converted."""
     data = data_with(x=np.zeros(3, np.int32), y=np.zeros(3, np.float32), z=np.zeros((0,), np.float32))
     for source in (np.array([-(2**31), 0, 2**31 - 1]), np.array([0, 1, 2**31 - 1], np.uint64)):
         assign(data, "x", source)
@@ -131,7 +131,7 @@ def test_numbers_within_range_are_converted():
 
 
 def test_tensor_of_a_graph_is_assigned_without_it():
-    """The array does not become part of torch's graph."""
+    """Assigning a tensor with gradients keeps the array out of its graph."""
     data = data_with(x=np.zeros(2, np.float32))
     assign(data, "x", torch.ones(2, requires_grad=True) * 2)
     assert data.tensor("x").tolist() == [2, 2]

@@ -1,4 +1,4 @@
-"""Bridge to Gymnasium, tested with its vector environments, checkers and wrappers."""
+"""Tests of the Gymnasium bridge with vector environments, checkers and wrappers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TAG = next(iter(TAG_CONFIGS.values()))
 
 
 def test_spaces_become_gymnasiums():
-    """Each of our spaces by hand; Gymnasium's pass through, others raise."""
+    """Our spaces become Gymnasium's; theirs pass through; others raise."""
     box = gymnasium.spaces.Box(-1, 2, (3,), np.float32)
     ours = spaces.Dict(
         {"a": spaces.Discrete(4), "b": spaces.MultiDiscrete([2, 3]), "c": spaces.Box(-1, 2, (3,)), "d": box}
@@ -63,7 +63,7 @@ ENVIRONMENTS = {
 @pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.DISABLED])
 @pytest.mark.parametrize("case", ENVIRONMENTS)
 def test_vector_env_does_what_gymnasiums_own_does(case, mode):
-    """Spaces, observations, rewards, ends, infos equal SyncVectorEnv's in both modes."""
+    """Spaces, observations, rewards, ends and infos equal SyncVectorEnv's."""
     make, n_steps = ENVIRONMENTS[case]
     got = GymnasiumVectorEnv(make(), num_envs=4, auto_reset=mode is AutoresetMode.SAME_STEP, to_numpy=True, exact=True)
     want = SyncVectorEnv([lambda: GymnasiumEnv(make(), exact=True)] * 4, autoreset_mode=mode)
@@ -97,7 +97,10 @@ def test_vector_env_does_what_gymnasiums_own_does(case, mode):
 
 @pytest.mark.parametrize("env_class", [CartPole, Pendulum])
 def test_plain_env_passes_gymnasiums_checker(env_class):
-    """check_env passes; it recommends action boxes within +-1, unlike Pendulum's."""
+    """`check_env` passes.
+
+    It recommends action boxes within +-1, unlike Pendulum's.
+    """
     env = GymnasiumEnv(env_class())
     if env_class is Pendulum:
         with pytest.warns(UserWarning, match="we recommend using a symmetric and normalized space"):
@@ -110,7 +113,7 @@ def test_plain_env_passes_gymnasiums_checker(env_class):
 
 
 def test_tensors_hold_what_the_numpy_arrays_hold():
-    """Without to_numpy the numbers are tensors; each step has final_obs and its mask."""
+    """Tensors equal the NumPy arrays, and later steps keep them."""
     config = {"episode_length": 9}
     tensors = GymnasiumVectorEnv(CartPole(**config), num_envs=3, seed=4)
     arrays = GymnasiumVectorEnv(CartPole(**config), num_envs=3, seed=4, to_numpy=True)
@@ -143,7 +146,10 @@ def test_tensors_hold_what_the_numpy_arrays_hold():
 )
 @pytest.mark.parametrize("backend", ["numba", "pycuda"])
 def test_step_and_reset_do_not_synchronise(backend, env):
-    """Torch sees no synchronising call with arrays, a Dict, or masks in infos."""
+    """`step` and `reset` make no synchronising CUDA call.
+
+    Torch checks arrays, a Dict, and masks in infos.
+    """
     envs = GymnasiumVectorEnv(env(), num_envs=64, env_backend=backend, agents_as_envs=True)
     envs.reset()
     actions = torch.ones(envs.action_space.shape, dtype=torch.int64, device=envs.wrapper.cuda_data_manager.device)
@@ -167,7 +173,7 @@ def test_step_and_reset_do_not_synchronise(backend, env):
 
 
 def test_seed_gives_the_starts():
-    """A seed repeats its starts, one per copy; unseeded draws continue."""
+    """A seed repeats its starts; unseeded resets continue the draws."""
     envs = GymnasiumVectorEnv(CartPole(), num_envs=3, seed=11)
     unseeded = envs.reset()[0]
     starts = [envs.reset(seed=seed)[0] for seed in (11, 12)]
@@ -182,7 +188,7 @@ def test_seed_gives_the_starts():
 
 
 def test_reset_mask_restarts_the_named_copies_alone():
-    """Copy 1 gets the first start of the seed, the others stay where they are."""
+    """`reset_mask` restarts the selected copy; the others keep their state."""
     envs = GymnasiumVectorEnv(CartPole(), num_envs=3, auto_reset=False)
     first, _ = envs.reset(seed=2)
     for _ in range(4):
@@ -203,7 +209,7 @@ def test_reset_mask_restarts_the_named_copies_alone():
 
 
 def test_record_episode_statistics_counts_episodes():
-    """Three copies, two episodes of five steps: six returns, each its rewards' sum."""
+    """Gymnasium's wrapper records each episode's length and return."""
     envs = RecordEpisodeStatistics(GymnasiumVectorEnv(Pendulum(episode_length=5), num_envs=3, to_numpy=True))
     envs.reset(seed=0)
     returns = np.zeros((2, 3))
@@ -220,7 +226,7 @@ def test_record_episode_statistics_counts_episodes():
 
 
 def test_agents_become_environments():
-    """Row ``env * n_agents + agent``: actions reach their agent; all end together."""
+    """Each agent becomes a row, ``env * n_agents + agent``."""
     envs = GymnasiumVectorEnv(Counter(episode_length=3), num_envs=2, agents_as_envs=True, auto_reset=False)
     observations, _ = envs.reset()
     assert (envs.num_envs, tuple(observations.shape)) == (6, (6, 2))
@@ -237,7 +243,10 @@ def test_agents_become_environments():
 
 
 def test_environment_without_reasons_terminates_before_its_time():
-    """WarpDrive's ``_done_`` alone: an end before the time is up is a termination."""
+    """An early end without reasons counts as termination.
+
+    WarpDrive's environments have ``_done_`` alone.
+    """
     envs = GymnasiumVectorEnv(Counter(limit=2), num_envs=2, agents_as_envs=True, auto_reset=False)
     envs.reset()
     actions = torch.tensor([1, 0, 0, 0, 0, 0])
@@ -252,7 +261,7 @@ def test_environment_without_reasons_terminates_before_its_time():
 
 @on_every_backend
 def test_dict_observations_are_dicts_of_batches(backend):
-    """Each part by hand over an end; later steps write to other memory."""
+    """Dict observations arrive as fresh batches, over an episode's end too."""
     envs = GymnasiumVectorEnv(Lookout(episode_length=2), num_envs=2, env_backend=backend, agents_as_envs=True)
     actions, totals = torch.tensor([0, 1, 2, 0]), np.array([0, 0, 0, 0])
     got, want = [envs.reset()[0]], [(0, totals)]
@@ -277,7 +286,7 @@ def test_dict_observations_are_dicts_of_batches(backend):
 
 
 def test_plain_env_with_dict_observations_passes_gymnasiums_checker():
-    """check_env passes; flattening joins the parts."""
+    """`check_env` passes with dict observations, which Gymnasium can flatten."""
     check_env(GymnasiumEnv(Lookout(1)), skip_render_check=True)
     flat = gymnasium.wrappers.FlattenObservation(GymnasiumEnv(Lookout(1)))
     assert flat.reset()[0].shape == flat.observation_space.shape == (12,)
@@ -293,7 +302,7 @@ def test_plain_env_with_dict_observations_passes_gymnasiums_checker():
     ],
 )
 def test_dict_observations_that_no_bridge_shows(key, part, error, match):
-    """The error names the bridge, the agent, the space, and what to do."""
+    """The error names bridge, agent, space and remedy."""
     wrapper = EnvWrapper(Lookout())
     wrapper.env.observation_space[1][key] = part
     with pytest.raises(error, match=f"^GymnasiumVectorEnv: agent 1 of environment 'Lookout': .*{match}"):
@@ -301,7 +310,7 @@ def test_dict_observations_that_no_bridge_shows(key, part, error, match):
 
 
 def test_action_mask_needs_an_entry_for_each_choice():
-    """Choices of all types count; a continuous action has none."""
+    """An action mask has an entry per choice; boxes have none."""
     for actions, n_choices in ((spaces.MultiDiscrete([3, 2]), 5), (spaces.Box(-1, 1, (3,)), 0)):
         env = Lookout(1)
         env.action_space = {0: actions}
@@ -311,7 +320,7 @@ def test_action_mask_needs_an_entry_for_each_choice():
 
 
 def test_restarting_in_the_step_needs_every_part_of_final_observations():
-    """One array is missing: the error names those that are needed."""
+    """The error lists the final-observation arrays that the environment needs."""
     env = Lookout(1)
     feed = env.get_tensor_dictionary()
     del feed["final_observations_hour"]
@@ -325,7 +334,7 @@ def test_restarting_in_the_step_needs_every_part_of_final_observations():
 
 @on_every_backend
 def test_masks_are_infos(backend):
-    """Masks equal the reference's over an end; actions drawn by them are accepted."""
+    """Masks in infos equal the reference's; sampled actions are accepted."""
     envs = GymnasiumVectorEnv(negotiating(), num_envs=2, env_backend=backend, agents_as_envs=True, to_numpy=True)
     oracle, space = Oracle(2, auto_reset=True), envs.single_action_space
     space.seed(3)
@@ -344,7 +353,7 @@ def test_masks_are_infos(backend):
 
 
 def test_masks_are_tensors_with_tensors():
-    """Fresh masks in reset and step, next to the infos of ends."""
+    """`reset` and `step` return masks as fresh tensors."""
     envs = GymnasiumVectorEnv(negotiating(), num_envs=2, agents_as_envs=True)
     _, before = envs.reset()
     kept = before["action_mask"].clone()
@@ -368,7 +377,10 @@ class OneWay(CartPole):
 
 
 def test_mask_of_a_plain_env_is_what_its_space_samples_by():
-    """``info["action_mask"]`` as in Gymnasium's Taxi; one action type gives an array."""
+    """A mask has the form that its action space needs to sample.
+
+    Gymnasium's Taxi has ``info["action_mask"]`` too. One action type gives an array.
+    """
     env = GymnasiumEnv(OneWay())
     check_env(env, skip_render_check=True)
     _, info = env.reset()
@@ -379,7 +391,7 @@ def test_mask_of_a_plain_env_is_what_its_space_samples_by():
 
 
 def test_mask_must_be_there_with_an_entry_for_each_choice():
-    """The error names the missing mask, or the agent with a wrong size."""
+    """The error names the missing mask, or its wrong size."""
     env = OneWay()
     env.get_tensor_dictionary = super(OneWay, env).get_tensor_dictionary
     with pytest.raises(DataError, match=r"environment 'CartPole': masks actions, and needs the array 'action_mask'"):
@@ -399,14 +411,17 @@ def test_mask_must_be_there_with_an_entry_for_each_choice():
 
 @pytest.mark.parametrize("bridge", [GymnasiumEnv, GymnasiumVectorEnv])
 def test_roles_need_another_bridge(bridge):
-    """Gymnasium has one space for all, so the error names other bridges."""
+    """The error for agents with roles names other bridges.
+
+    Gymnasium has one space for all.
+    """
     rule = rf"^{bridge.__name__}: needs agents with equal spaces, and environment 'Covid19Economy' has roles .*"
     with pytest.raises(ConfigError, match=rule + r"got 'governor, government'.; use PettingZooParallelEnv or TorchRL"):
         bridge(Covid19Economy(), **({"agents_as_envs": True} if bridge is GymnasiumVectorEnv else {}))
 
 
 def test_several_agents_need_another_bridge():
-    """The error names them; the plain environment has no way out."""
+    """The error for several agents names the bridges that fit."""
     match = r"must have 1 agent .got 5.; use PettingZooParallelEnv or TorchRLEnv, or .*agents_as_envs=True"
     with pytest.raises(ConfigError, match=match):
         GymnasiumVectorEnv(TagContinuous(**TAG))
@@ -428,13 +443,16 @@ def test_agents_must_have_the_same_spaces_to_share_a_batch():
 
 
 def test_restarting_in_the_step_needs_final_observations():
-    """Counter has no kernel ``reset`` and keeps none."""
+    """An environment without final observations cannot restart in its step.
+
+    Counter has no kernel ``reset`` and stores none.
+    """
     with pytest.raises(ConfigError, match=r"with auto_reset, environment 'Counter' needs .*; use auto_reset=False"):
         GymnasiumVectorEnv(Counter(), agents_as_envs=True)
 
 
 def test_constructor_takes_a_wrapper_or_options():
-    """A wrapper keeps its restart mode; extra options, Python only, wrong sizes raise."""
+    """A wrapper keeps its restart mode; invalid options raise."""
     wrapper = EnvWrapper(CartPole(), num_envs=5)
     envs = GymnasiumVectorEnv(wrapper)
     assert envs.wrapper is wrapper
@@ -452,7 +470,7 @@ def test_constructor_takes_a_wrapper_or_options():
 
 
 def test_actions_must_fit_their_space():
-    """Another shape, or real numbers for discrete actions, are errors."""
+    """Actions of a wrong shape or dtype raise an error."""
     envs = GymnasiumVectorEnv(CartPole(), num_envs=3)
     with pytest.raises(ActionError, match=r"actions must have shape .3,. .got .3, 1."):
         envs.step(torch.zeros((3, 1), dtype=torch.int64))
@@ -462,7 +480,7 @@ def test_actions_must_fit_their_space():
 
 @pytest.mark.parametrize("package", ["gymnasium", "pettingzoo", "torchrl"])
 def test_missing_package_says_how_to_install_it(monkeypatch, package):
-    """Importing its bridge raises our ImportError."""
+    """Importing a bridge without its package raises our ImportError."""
     name = f"warpdrive_min.bridges.{package}"
     monkeypatch.delitem(sys.modules, name, raising=False)
     for module in [each for each in sys.modules if each.split(".")[0] == package]:

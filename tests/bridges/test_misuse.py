@@ -1,4 +1,4 @@
-"""Misuse of bridges and wrapper: early or late steps, wrong actions, wrong seeds."""
+"""Misuse of bridges: wrong step order, actions or seeds."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from warpdrive_min.bridges.torchrl import TorchRLEnv
 
 
 class Case:
-    """Bridge with a one-agent environment; its step takes the actions of ``n`` copies."""
+    """Bridge to a one-agent environment, with ``n`` copies."""
 
     def __init__(self, bridge: str, env: Any, n: int = 3, **options: Any) -> None:
         self.kind, self.n = bridge, n if bridge in ("tensors", "arrays", "torchrl") else 1
@@ -40,7 +40,7 @@ class Case:
         self.env = classes.get(bridge, GymnasiumVectorEnv)(env, **options)
 
     def step(self, actions: Any) -> Any:
-        """Take a step with one action per copy, in the bridge's form."""
+        """Step with one action per copy, in the bridge's form."""
         if self.kind == "torchrl":
             return self.env.step(TensorDict({"action": torch.as_tensor(actions)}, [self.n]))
         if self.kind == "tensors":
@@ -48,7 +48,7 @@ class Case:
         return self.env.step({"plain": actions[0], "parallel": {"agent_0": actions[0]}}.get(self.kind, actions))
 
     def actions(self, last: Any, like: Any = 0) -> np.ndarray:
-        """Return an action for each copy: ``like``, and for the last one ``last``."""
+        """Return actions: ``like`` for each copy, ``last`` for the last."""
         return np.array([*[like] * (self.n - 1), last])
 
 
@@ -62,7 +62,7 @@ on_every_bridge = pytest.mark.parametrize("kind", KINDS)
 @on_every_fast_backend
 @on_every_bridge
 def test_actions_of_a_graph_leave_it(kind, backend):
-    """Policy outputs without `no_grad` work as actions; no array joins their graph."""
+    """Actions with gradients are accepted, and no array joins their graph."""
     case = Case(kind, Pendulum(), env_backend=backend)
     data = case.env.wrapper.cuda_data_manager
     case.env.reset()
@@ -80,7 +80,10 @@ def test_actions_of_a_graph_leave_it(kind, backend):
 
 @on_every_fast_backend
 def test_tensors_of_a_graph_are_taken_by_the_core(backend):
-    """As actions, a rollout's policy, pushed data, or a single environment's action."""
+    """The core accepts tensors with gradients in every place.
+
+    They may be actions, a rollout's policy, pushed data, or a single environment's action.
+    """
     wrapper = EnvWrapper(Pendulum(), num_envs=2, env_backend=backend, auto_reset=True)
     wrapper.reset()
     data, weight = wrapper.cuda_data_manager, torch.ones(1, requires_grad=True)
@@ -101,7 +104,10 @@ def test_tensors_of_a_graph_are_taken_by_the_core(backend):
 @on_every_bridge
 @pytest.mark.parametrize("is_reset", [False, True])
 def test_step_needs_a_reset(kind, is_reset):
-    """Also with a wrapper that was reset; Gymnasium's bridges raise its error too."""
+    """A step before `reset` raises, also if the wrapper was reset.
+
+    Gymnasium's bridges raise an error that is also Gymnasium's.
+    """
     env = CartPole()
     if is_reset:
         env = EnvWrapper(env, num_envs=1)
@@ -116,7 +122,7 @@ def test_step_needs_a_reset(kind, is_reset):
 
 @on_every_bridge
 def test_closed_environment_takes_no_step(kind):
-    """Neither steps nor resets; the error says it is closed."""
+    """A closed bridge refuses to step and reset."""
     case = Case(kind, CartPole())
     case.env.reset()
     case.env.close()
@@ -128,7 +134,7 @@ def test_closed_environment_takes_no_step(kind):
 
 @pytest.mark.parametrize("options", ["abc", [1], {"reset_mask": "abc"}, {"reset_mask": [[1], [1, 2]]}])
 def test_options_of_another_type_are_refused(options):
-    """The error names them."""
+    """The error names the options of a wrong type."""
     case = Case("tensors", CartPole())
     with pytest.raises(ConfigError, match=r"GymnasiumVectorEnv.reset: options.* must be "):
         case.env.reset(options=options)
@@ -136,7 +142,7 @@ def test_options_of_another_type_are_refused(options):
 
 @pytest.mark.parametrize("actions", [None, [0], "agent_0"])
 def test_parallel_actions_must_be_a_mapping(actions):
-    """From agents to actions."""
+    """Actions must be a mapping from agents to actions."""
     env = PettingZooParallelEnv(CartPole())
     env.reset()
     with pytest.raises(ActionError, match=r"step: actions: must be a Mapping .* give a dict"):
@@ -145,14 +151,14 @@ def test_parallel_actions_must_be_a_mapping(actions):
 
 @pytest.mark.parametrize("space", ["action_space", "observation_space"])
 def test_space_of_an_unknown_agent_is_refused(space):
-    """The error lists those that are there."""
+    """The error for an unknown agent lists the known ones."""
     with pytest.raises(ConfigError, match=r"unknown agent .got 'bob'.; known are agent_0"):
         getattr(PettingZooParallelEnv(CartPole()), space)("bob")
 
 
 @pytest.mark.parametrize("kind", ["tensors", "arrays", "torchrl"])
 def test_first_reset_starts_all(kind):
-    """A mask that leaves copies out is refused."""
+    """A first reset with a partial mask is refused."""
     case, some, all_of_them = Case(kind, CartPole()), torch.tensor([True, False, True]), torch.ones(3, dtype=torch.bool)
 
     def reset(mask):
@@ -168,7 +174,10 @@ def test_first_reset_starts_all(kind):
 
 
 def test_plain_env_warns_after_the_end_and_pays_nothing():
-    """Once for each episode, as Gymnasium's CartPole does."""
+    """A step after the end warns once per episode.
+
+    Gymnasium's CartPole does so too. The reward is 0.
+    """
     env = GymnasiumEnv(CartPole(episode_length=2))
     for _ in range(2):
         env.reset()
@@ -182,7 +191,10 @@ def test_plain_env_warns_after_the_end_and_pays_nothing():
 
 @pytest.mark.parametrize("kind", ["tensors", "arrays"])
 def test_vector_env_without_auto_reset_wants_ended_copies_reset(kind):
-    """As Gymnasium's SyncVectorEnv in the mode DISABLED; the error names them."""
+    """Without auto-reset, an error names ended copies that need a reset.
+
+    Gymnasium's SyncVectorEnv does so in the mode DISABLED.
+    """
     case = Case(kind, CartPole(episode_length=2), auto_reset=False)
     case.env.reset()
     case.step(case.actions(1))
@@ -216,7 +228,7 @@ def test_vector_env_without_auto_reset_wants_ended_copies_reset(kind):
     ],
 )
 def test_actions_outside_their_space_are_refused(kind, env, wrong):
-    """One line names the action, its value and the space; nothing is stepped."""
+    """The error names action, value and space, and nothing is stepped."""
     case = Case(kind, env())
     case.env.reset()
     actions = case.actions(wrong, like=[0] if env is Pendulum else 0)
@@ -238,7 +250,7 @@ def test_actions_outside_their_space_are_refused(kind, env, wrong):
     [(CartPole, [1.0]), (CartPole, [True]), (CartPole, [1j]), (CartPole, [[0]]), (Pendulum, [[1j]]), (Pendulum, [0.0])],
 )
 def test_actions_of_another_kind_or_shape_are_refused(kind, env, wrong):
-    """Real numbers, flags and complex numbers are no choices; shapes are not guessed."""
+    """Actions of another kind or shape are refused."""
     case = Case(kind, env(), n=1)
     case.env.reset()
     with pytest.raises(ActionError, match=r"step: (actions must (be|have)|the action of agent_0 must be of)"):
@@ -247,7 +259,7 @@ def test_actions_of_another_kind_or_shape_are_refused(kind, env, wrong):
 
 @pytest.mark.parametrize("wrong", ["left", None, [[0], [0, 1], 1], [None] * 3, {}, [2**70] * 3, object()])
 def test_what_is_no_array_of_numbers_is_refused(wrong):
-    """One line, not an error of torch's."""
+    """A non-numeric array gives a one-line error, not torch's."""
     envs = GymnasiumVectorEnv(CartPole(), num_envs=3)
     envs.reset()
     with pytest.raises(ActionError, match=r"^[^\n]*step: actions must [^\n]*$"):
@@ -261,7 +273,7 @@ def test_what_is_no_array_of_numbers_is_refused(wrong):
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64])
 @on_every_bridge
 def test_integers_of_every_size_are_choices(kind, dtype):
-    """They are taken, and their largest number is refused."""
+    """Integers of every size are choices; the largest one is refused."""
     case = Case(kind, CartPole())
     case.env.reset()
     case.step(case.actions(1).astype(dtype))
@@ -270,7 +282,7 @@ def test_integers_of_every_size_are_choices(kind, dtype):
 
 
 def test_bounds_are_those_of_float32():
-    """A float64 at or rounded to a float32 bound is in the box; so are integers."""
+    """Numbers that round to a float32 bound are accepted."""
     for kind in KINDS:
         case = Case(kind, Pendulum())
         case.env.reset()
@@ -279,7 +291,10 @@ def test_bounds_are_those_of_float32():
 
 
 def test_roles_are_named():
-    """The agent, by its name in PettingZoo; its index in its own group in TorchRL."""
+    """The error names the agent by its role and index.
+
+    PettingZoo has a name for each agent, TorchRL an index in the agent's group.
+    """
     env = PettingZooParallelEnv(Covid19Economy(episode_length=5, num_subsidy_levels=4))
     env.reset()
     actions = dict.fromkeys(env.agents, 1)
@@ -292,7 +307,7 @@ def test_roles_are_named():
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", KINDS)
 def test_values_on_a_gpu_are_checked_where_the_bridge_waits(kind):
-    """NumPy arrays always are; tensors on the GPU only with ``debug``."""
+    """NumPy actions are always checked, GPU tensors only with ``debug``."""
     case = Case(kind, CartPole(), env_backend="pycuda")
     case.env.reset()
     if kind in ("tensors", "torchrl"):
@@ -319,7 +334,7 @@ def test_values_on_a_gpu_are_checked_where_the_bridge_waits(kind):
     ],
 )
 def test_debug_checks_the_actions_of_the_python_environment(actions, match):
-    """On `cpu` the wrapper checks actions by agent; without ``debug`` it does not."""
+    """On `cpu`, the wrapper checks each agent's action only with ``debug``."""
     wrapper = EnvWrapper(Counter(), debug=True)
     wrapper.reset()
     with pytest.raises(ActionError, match=match):
@@ -328,7 +343,10 @@ def test_debug_checks_the_actions_of_the_python_environment(actions, match):
 
 
 def test_debug_finds_nan():
-    """NaN compares as neither below nor above a bound."""
+    """With ``debug``, NaN is found.
+
+    NaN is neither below nor above a bound.
+    """
     wrapper = EnvWrapper(Pendulum(), num_envs=2, debug=True)
     wrapper.reset()
     wrapper.cuda_data_manager.tensor("sampled_actions")[1] = float("nan")
@@ -341,7 +359,7 @@ def test_debug_finds_nan():
 
 @pytest.mark.parametrize("backend", ["cpu", "host"])
 def test_seed_for_each_copy(backend):
-    """A copy starts by its own seed; None continues the draws."""
+    """Each copy starts by its seed; None continues its draws."""
     envs = GymnasiumVectorEnv(CartPole(), num_envs=3, env_backend=backend)
     alone = {seed: envs.reset(seed=seed)[0] for seed in (1, 2, 2**63)}
     seeds = [2, 2**63, 2]
@@ -365,7 +383,7 @@ def test_seed_for_each_copy(backend):
 
 
 def test_seeds_of_agents_are_those_of_their_environment():
-    """A list has one for each row; those of an environment must agree."""
+    """A seed list needs equal seeds for one environment's agents."""
     envs = GymnasiumVectorEnv(Counter(), num_envs=2, agents_as_envs=True, auto_reset=False)
     envs.reset(seed=[1, 1, 1, 2, 2, 2])
     with pytest.raises(ConfigError, match=r"seed: must be the same for all agents of an environment, .* .got .1, 2, 1"):
@@ -376,7 +394,7 @@ def test_seeds_of_agents_are_those_of_their_environment():
     "seed", [[1], [1, 2, 3, 4], [1, 2, -1], [1, 2, 2**64], [1, 2, 0.5], [1, 2, "3"], "abc", 0.5, {1: 2}, [True] * 3]
 )
 def test_wrong_seeds_are_refused(seed):
-    """Too many, too few or invalid seeds: one line, and nothing restarts."""
+    """Invalid seeds raise a one-line error, and nothing restarts."""
     envs = GymnasiumVectorEnv(CartPole(), num_envs=3)
     before = envs.reset()[0]
     with pytest.raises(ConfigError, match=r"^[^\n]*seed: must be (an integer|in |at least |at most )[^\n]*$"):
@@ -387,7 +405,10 @@ def test_wrong_seeds_are_refused(seed):
 @pytest.mark.parametrize("seed", [-1, 2**64, "a", 0.5])
 @pytest.mark.parametrize("kind", ["parallel", "torchrl"])
 def test_seeds_that_are_none_are_refused_where_they_are_given(kind, seed):
-    """PettingZoo's in reset, TorchRL's in set_seed."""
+    """Invalid seeds are refused.
+
+    PettingZoo's in reset, TorchRL's in set_seed.
+    """
     env = Case(kind, CartPole()).env
     with pytest.raises(ConfigError, match=r"seed: must be (an integer|in |at least |at most )"):
         env.reset(seed=seed) if kind == "parallel" else env._set_seed(seed)
@@ -407,7 +428,7 @@ def test_seeds_that_are_none_are_refused_where_they_are_given(kind, seed):
     ],
 )
 def test_assign_refuses_what_an_array_cannot_hold(source, match):
-    """Real numbers would be truncated to integers; non-arrays are named."""
+    """`assign` refuses real numbers for integers, and non-arrays."""
     wrapper = EnvWrapper(CartPole(), num_envs=2)
     wrapper.reset()
     with pytest.raises(DataError, match=rf"^[^\n]*{match}[^\n]*$"):

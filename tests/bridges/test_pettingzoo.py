@@ -1,4 +1,4 @@
-"""The bridge to PettingZoo: its own tests, and games by hand."""
+"""Tests of the PettingZoo bridge: its own checkers, and hand-made games."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ONE_EACH = {
     "tag_penalty_for_runner": -2.0,
     "episode_length": 6,
 }
-"""Three agents in a row; which of them tags, the seed says."""
+"""Three agents in a row; the seed chooses the tagger."""
 
 
 # ------------------------------------------------------------------ PettingZoo's own tests
@@ -41,7 +41,7 @@ ONE_EACH = {
 
 @pytest.mark.parametrize("mode", TAG_CONFIGS)
 def test_env_passes_pettingzoos_tests(mode):
-    """Interface and seeding: 40-step episodes with tags; tagged ones leave or stay."""
+    """PettingZoo's interface and seed tests pass, with tags."""
     config = {**TAG_CONFIGS[mode], "tagging_distance": 0.3}
     env = PettingZooParallelEnv(TagContinuous(**config))
     parallel_api_test(env, num_cycles=100)
@@ -51,7 +51,7 @@ def test_env_passes_pettingzoos_tests(mode):
 
 
 def test_seed_gives_the_starts():
-    """The same seed gives the same start, another seed or none another one."""
+    """Equal seeds give equal starts; other seeds do not."""
     env = PettingZooParallelEnv(TagContinuous(**next(iter(TAG_CONFIGS.values()))))
     first, *others = (env.reset(seed=seed)[0] for seed in (7, 7, 8, None))
     assert [data_equivalence(first, other, exact=True) for other in others] == [True, False, False]
@@ -61,7 +61,7 @@ def test_seed_gives_the_starts():
 
 
 def test_agents_are_named_after_role_and_id():
-    """Taggers and runners where the environment tells them apart; else agents."""
+    """Names follow role and id, else "agent" and id."""
     env = TagContinuous(**ONE_EACH)
     names = PettingZooParallelEnv(env).possible_agents
     assert [name.split("_")[0] for name in names] == ["tagger" if t else "runner" for t in env.agent_types]
@@ -71,7 +71,7 @@ def test_agents_are_named_after_role_and_id():
 
 @pytest.mark.parametrize("leaves", [True, False])
 def test_tagged_runner_terminates_alone(leaves):
-    """Next to the tagger it gets its penalty and may leave; the others play on."""
+    """A tagged runner terminates alone; the others play on."""
     env = PettingZooParallelEnv(TagContinuous(**ONE_EACH, runner_exits_game_after_tagged=leaves))
     env.reset()
     tagger, prey, other = sorted(env.agents, key=lambda name: (name.startswith("runner"), name))
@@ -97,7 +97,7 @@ def test_tagged_runner_terminates_alone(leaves):
 
 
 def test_actions_reach_their_agents():
-    """Counter by hand: agents 0 and 2 count; all terminate at the limit of 2."""
+    """Each action reaches its agent, in any order of the dict."""
     env = PettingZooParallelEnv(Counter(limit=2))
     observations, infos = env.reset()
     assert infos == {"agent_0": {}, "agent_1": {}, "agent_2": {}}
@@ -114,7 +114,7 @@ def test_actions_reach_their_agents():
 
 @on_every_backend
 def test_agents_see_dicts_of_their_own(backend):
-    """PettingZoo's test draws by the mask; only agent 1 has no map."""
+    """Each agent gets its own dict of observations."""
     env = PettingZooParallelEnv(Lookout(without_map=[1]), env_backend=backend)
     parallel_api_test(env, num_cycles=4)
     observations, _ = env.reset()
@@ -132,7 +132,7 @@ def test_agents_see_dicts_of_their_own(backend):
 
 
 def test_roles_see_and_choose_what_is_theirs():
-    """Governors and government have own names, spaces, masks, rewards and actions."""
+    """Each role has its own names, spaces, masks, rewards and actions."""
     env = PettingZooParallelEnv(Covid19Economy(episode_length=20, num_subsidy_levels=4), env_backend="cpu")
     assert [env.possible_agents[index] for index in (0, 50, 51)] == ["governor_0", "governor_50", "government_51"]
     assert [env.action_space(agent).n for agent in ("governor_0", "government_51")] == [11, 6]
@@ -151,7 +151,7 @@ def test_roles_see_and_choose_what_is_theirs():
 
 
 def test_masks_are_infos_that_spaces_sample_by():
-    """PettingZoo's tests draw by them; they equal the reference's and are accepted."""
+    """Masks in infos equal the reference's, and spaces sample by them."""
     with pytest.warns(UserWarning, match="Action space for each agent probably should be"):
         api_test(parallel_to_aec(PettingZooParallelEnv(negotiating())), num_cycles=18)
     seed_test(lambda: parallel_to_aec(PettingZooParallelEnv(negotiating())), num_cycles=18)
@@ -173,7 +173,7 @@ def test_masks_are_infos_that_spaces_sample_by():
 
 
 def test_one_copy_restarted_by_reset():
-    """Several copies, or a step that restarts, are errors; one agent is not."""
+    """Several copies or a restarting step are errors."""
     with pytest.raises(ConfigError, match=r"PettingZooParallelEnv.num_envs: must be 1 .got 2"):
         PettingZooParallelEnv(EnvWrapper(TagContinuous(**ONE_EACH), num_envs=2))
     with pytest.raises(ConfigError, match=r"PettingZooParallelEnv.auto_reset: must be False .got True"):

@@ -1,4 +1,4 @@
-"""The bridge to TorchRL: its checker, its rollouts, and partial restarts by hand."""
+"""Tests of the TorchRL bridge: checker, rollouts and partial restarts."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def environments() -> dict[str, Environment]:
 
 @pytest.mark.parametrize("name", environments())
 def test_specs_pass_torchrls_checker(name):
-    """check_env_specs passes, with rollouts that stop at an end and that continue."""
+    """`check_env_specs` passes, with and without a break at ends."""
     check_env_specs(TorchRLEnv(environments()[name], num_envs=5), break_when_any_done="both", seed=3)
 
 
 def test_specs_say_shapes_and_kinds():
-    """By hand: flat entries of one agent, a group of several."""
+    """Specs have the expected shapes: flat for one agent, else grouped."""
     flat, group = (TorchRLEnv(environments()[name], num_envs=3) for name in ("pendulum", "tag_continuous"))
     assert flat.batch_size == group.batch_size == (3,)
     assert isinstance(flat.action_spec, Bounded)
@@ -74,7 +74,7 @@ def test_specs_say_shapes_and_kinds():
 
 @pytest.mark.parametrize("name", environments())
 def test_rollout_goes_over_ends(name):
-    """25 steps, episodes of at most 10: every end is marked; time is truncation."""
+    """A rollout over several episodes marks every end."""
     env = TorchRLEnv(environments()[name], num_envs=4)
     env.set_seed(1)
     torch.manual_seed(0)
@@ -96,7 +96,7 @@ def test_rollout_goes_over_ends(name):
 @on_every_backend
 @pytest.mark.parametrize("name", environments())
 def test_random_rollout_is_that_of_single_steps(backend, name):
-    """Without or with a random policy it equals TorchRL's loop bit by bit."""
+    """A random rollout is bit-identical to TorchRL's own loop."""
     got, want = [], []
     for kind, rollouts in ((TorchRLEnv, got), (EnvBase, want)):
         env = TorchRLEnv(environments()[name], num_envs=2, env_backend=backend, exact=True)
@@ -120,7 +120,10 @@ def test_random_rollout_is_that_of_single_steps(backend, name):
 
 
 def test_rollout_says_why_it_goes_step_by_step():
-    """Cases: calls between steps, policies, partial observations, no launches."""
+    """Each obstacle to a fast rollout is reported.
+
+    Cases: calls between steps, policies, partial observations, no launches.
+    """
     env = TorchRLEnv(CartPole(), num_envs=2, env_backend="cpu")
     over_ends = {"break_when_any_done": False}
     for match, options in (
@@ -142,7 +145,7 @@ def test_rollout_says_why_it_goes_step_by_step():
 
 
 def test_partial_restart_touches_the_named_copies_alone():
-    """``_reset`` of copy 1 restarts it; the others keep their step."""
+    """``_reset`` restarts the selected copy; the others keep their step."""
     env = TorchRLEnv(CartPole(), num_envs=3)
     data = env.rollout(4)[:, -1]["next"].exclude("reward")
     assert not data["done"].any()
@@ -155,7 +158,7 @@ def test_partial_restart_touches_the_named_copies_alone():
 
 
 def test_agents_keep_their_rewards_and_actions():
-    """Counter by hand: agents' columns have actions and rewards; all end together."""
+    """Actions and rewards stay in their agent's column."""
     env = TorchRLEnv(Counter(limit=2), num_envs=2)
     data = env.reset()
     actions = torch.tensor([[1, 0, 1], [0, 0, 0]])
@@ -169,7 +172,7 @@ def test_agents_keep_their_rewards_and_actions():
 
 
 def test_transforms_see_episodes():
-    """RewardSum over CartPole: one for each step, from the restart on."""
+    """TorchRL's RewardSum starts again at each restart."""
     env = TransformedEnv(TorchRLEnv(CartPole(episode_length=3), num_envs=2), RewardSum())
     sums = env.rollout(7, break_when_any_done=False)["next", "episode_reward"][..., 0]
     assert sums.tolist() == [[1, 2, 3, 1, 2, 3, 1]] * 2
@@ -178,7 +181,7 @@ def test_transforms_see_episodes():
 @on_every_backend
 @pytest.mark.parametrize("n_agents", [1, 2])
 def test_dict_observations_are_nested_entries(backend, n_agents):
-    """TorchRL's checker, then by hand: "observation" parts, and ActionMask's mask."""
+    """Dict observations become nested entries that TorchRL's checker accepts."""
     env = TorchRLEnv(Lookout(n_agents), num_envs=2, env_backend=backend)
     check_env_specs(env)
     group = ("agents",) if n_agents > 1 else ()
@@ -199,7 +202,7 @@ def test_dict_observations_are_nested_entries(backend, n_agents):
 
 
 def test_masks_lie_beside_the_actions():
-    """ActionMask uses them for several types; they equal the reference's, and work."""
+    """TorchRL's ActionMask uses the masks, which equal the reference's."""
     env, oracle = TorchRLEnv(negotiating(), num_envs=2), Oracle(2)
     check_env_specs(env)
     torch.manual_seed(1)
@@ -215,7 +218,7 @@ def test_masks_lie_beside_the_actions():
 
 
 def test_seed_gives_the_starts():
-    """The reset after set_seed has its starts; without one the draws continue."""
+    """`set_seed` repeats the next reset's starts; unseeded draws continue."""
     env = TorchRLEnv(CartPole(), num_envs=3)
     starts = []
     for seed in (4, None, 4, 5):
@@ -228,7 +231,7 @@ def test_seed_gives_the_starts():
 
 
 def test_torchrl_restarts_itself():
-    """A wrapper whose step restarts is an error; one without is accepted."""
+    """A wrapper that restarts in its step is an error."""
     with pytest.raises(ConfigError, match=r"TorchRLEnv.auto_reset: must be False .got True"):
         TorchRLEnv(EnvWrapper(CartPole(), num_envs=2, auto_reset=True))
     wrapper = EnvWrapper(CartPole(), num_envs=2)
@@ -243,7 +246,7 @@ def test_agents_of_a_group_see_the_same_keys():
 
 
 def test_roles_are_groups_of_their_own():
-    """Governors and government have own entries, specs, masks; actions reach them."""
+    """Each role is a group with its entries, specs and masks."""
     env = TorchRLEnv(Covid19Economy(episode_length=5, num_subsidy_levels=4), num_envs=2, env_backend="cpu")
     check_env_specs(env)
     assert {group: len(names) for group, names in env.group_map.items()} == {"governor": 51, "government": 1}

@@ -1,1 +1,4 @@
-"""Tests of compatibility with WarpDrive; `walkers*` is code in its users' style."""
+"""Tests of compatibility with WarpDrive.
+
+`walkers*` is code in its users' style.
+"""

@@ -56,7 +56,10 @@ def registrar_of_users() -> EnvironmentRegistrar:
 
 
 def name_of(backend: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Return a backend's name in WarpDrive code; `host` acts as `pycuda` for a test."""
+    """Return a backend's name in WarpDrive code.
+
+    `host` replaces `pycuda` for a test.
+    """
     if backend != "host":
         return backend
     monkeypatch.setitem(backends.REPLACED_BY, "pycuda", "host")
@@ -92,7 +95,7 @@ def push_placeholders(wrapper: EnvWrapper, **arguments: Any) -> None:
 
 
 def settings(folder: Path, policies: dict[str, Any], **trainer: Any) -> dict[str, Any]:
-    """Return a run config of 3 iterations with 5 steps of 4 environments."""
+    """Return a run config of three short iterations."""
     return {
         "trainer": {"num_envs": N_ENVS, "num_episodes": 10, "train_batch_size": 20, "seed": 1, **trainer},
         "policy": policies,

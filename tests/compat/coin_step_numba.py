@@ -1,4 +1,4 @@
-"""Coins in Numba by a WarpDrive user: actions (n_envs, n_agents), without types."""
+"""Coins in Numba, with WarpDrive's actions ``(n_envs, n_agents)`` without types."""
 
 import numba.cuda as numba_driver
 from warp_drive.numba_includes.env_config import wkNumberAgents

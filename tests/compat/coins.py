@@ -1,4 +1,4 @@
-"""Coins, an environment that cannot be copied, and users' wrappers for it."""
+"""Coins, an environment that cannot be copied, and its wrappers."""
 
 import math
 import threading
@@ -22,7 +22,7 @@ SOURCES = {"pycuda": str(Path(__file__).with_name("coin_step.cu")), "numba": "te
 
 
 class World:
-    """Stepper of the coins; it holds the managers, and cannot be copied."""
+    """Stepper of the coins; it cannot be copied."""
 
     def __init__(self):
         self.cuda_data_manager = self.cuda_function_manager = self.cuda_step = self.feed = None
@@ -44,7 +44,7 @@ class World:
 
 
 class Coins:
-    """Agents show heads (pays 1) or tails, and observe their number of heads."""
+    """Agents choose heads (reward 1) or tails, and count heads."""
 
     name = "Coins"
 
@@ -84,7 +84,7 @@ class Coins:
 
 
 class CUDACoins(Coins, CUDAEnvironmentContext):
-    """Coins in kernels for WarpDrive's wrapper; its actions have no axis of types."""
+    """Coins in kernels; actions have no axis of types."""
 
     def __init__(self, *args, **kwargs):
         CUDAEnvironmentContext.__init__(self)
@@ -122,7 +122,7 @@ def registrar():
 
 
 class WrapperByHand:
-    """Class with the methods and attributes of WarpDrive's wrapper, but no subclass."""
+    """Class with the interface of WarpDrive's wrapper, but no subclass."""
 
     def __init__(self, env_obj=None, num_envs=1, env_backend="cpu", **others):
         self.env, self.n_envs, self.env_backend = env_obj, num_envs, env_backend

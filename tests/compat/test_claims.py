@@ -1,4 +1,4 @@
-"""docs/compat.md: tests hold each row and bullet, as `claims.toml` names."""
+"""Each statement of docs/compat.md has tests, as `claims.toml` lists."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CLAIMS = tomllib.loads(Path(__file__).with_name("claims.toml").read_text())
 
 @functools.cache
 def statements() -> list[str]:
-    """Return the first cells of the tables' rows, and the bullets, of the document."""
+    """Return the document's bullets and first cells of its tables."""
     found: list[str] = []
     lines = (TESTS.parent / "docs" / "compat.md").read_text().splitlines()
     for line, following in zip(lines, [*lines[1:], ""], strict=True):
@@ -47,7 +47,7 @@ def names_of_tests() -> set[str]:
 
 @pytest.mark.parametrize("statement", statements())
 def test_statement_is_held_by_tests(statement):
-    """Each has one entry, whose tests exist."""
+    """Each statement has one entry, and its tests exist."""
     entries = [tests.split() for begin, tests in CLAIMS.items() if statement.startswith(begin)]
     assert len(entries) == 1, "name the tests that hold it in claims.toml, once"
     assert entries[0]
@@ -55,19 +55,19 @@ def test_statement_is_held_by_tests(statement):
 
 
 def test_no_entry_is_of_a_statement_that_is_gone():
-    """Each entry is of an existing row or bullet."""
+    """Each entry belongs to an existing statement."""
     assert [begin for begin in CLAIMS if not any(each.startswith(begin) for each in statements())] == []
 
 
 def test_number_of_environments_is_the_wrappers(tmp_path):
-    """A run config of another number is an error."""
+    """A run config with another number of environments is an error."""
     config = settings(tmp_path, {"shared": policy()})
     with pytest.raises(ConfigError, match="must be the wrapper's number of environments 3"):
         TrainerA2C(EnvWrapper(CartPole(5), num_envs=3), config, {"shared": [0]}, verbose=False)
 
 
 def test_seed_none_is_seed_0():
-    """Starts and pools are those of seed 0 where none is given."""
+    """Without a seed, starts and pools are those of seed 0."""
     assert (CartPole(5).reset()[0] == CartPole(5, seed=0).reset()[0]).all()
     for cls, arguments in ((CUDATagGridWorldWithResetPool, (3, 6)), (CartPole, (5, "cpu", 4))):
         pools = [cls(*arguments, **seed).get_reset_pool_dictionary() for seed in ({}, {"seed": 0}, {"seed": 1})]
@@ -77,7 +77,10 @@ def test_seed_none_is_seed_0():
 
 
 def test_actions_of_a_seed_are_numpys_and_the_same_again():
-    """Each copy draws agent by agent after the seed; unseeded, NumPy continues."""
+    """Seeded actions equal NumPy's draws and repeat.
+
+    Each copy draws agent by agent after the seed; unseeded, NumPy continues.
+    """
     spaces = {"a": Discrete(9), "b": MultiDiscrete([9, 4]), "c": Box(-2.0, 3.0, (2,))}
     env = types.SimpleNamespace(action_space=spaces)
     actions = generate_random_actions(env, 2, seed=7)
@@ -95,7 +98,10 @@ def test_actions_of_a_seed_are_numpys_and_the_same_again():
     [(EnvironmentCPUvsGPU, 3, True), (EnvironmentCPUvsGPU, None, False), (agreement.EnvironmentCPUvsGPU, 3, False)],
 )
 def test_checker_of_warpdrive_repeats_the_actions_of_a_seed(checker, seed, repeats):
-    """A seeded check has the same actions at each step; others, and the core's, vary."""
+    """A seeded check of WarpDrive's checker repeats actions at each step.
+
+    Without a seed, and with the core's checker, they vary.
+    """
     played = []
 
     class Checker(checker):
@@ -113,5 +119,5 @@ def test_checker_of_warpdrive_repeats_the_actions_of_a_seed(checker, seed, repea
 
 
 def test_importing_the_checker_leaves_the_root_logger_alone():
-    """Its level is Python's."""
+    """Importing the checker keeps the root logger's level."""
     assert logging.getLogger().level in (logging.WARNING, logging.NOTSET)

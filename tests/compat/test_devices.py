@@ -45,7 +45,7 @@ def test_error_that_cannot_be_sent_is_told():
 
 
 def test_process_joins_its_fellows(monkeypatch):
-    """The target runs within the group of its number, on its backend."""
+    """The target runs in its process group, on its backend."""
     seen = []
 
     @contextlib.contextmanager
@@ -81,7 +81,7 @@ def test_process_group_opens_and_closes(monkeypatch):
 
 @pytest.mark.parametrize("cls", [NumbaSingleDeviceContext, PyCUDASingleDeviceContext])
 def test_context_must_be_made_first(cls):
-    """A missing context attribute raises, and names the call to make."""
+    """A missing context attribute raises, naming the call to make."""
     with pytest.raises(ConfigError, match=r"call init_context\(\) first"):
         _ = cls().push
 
@@ -97,7 +97,7 @@ def test_context_needs_a_gpu(cls):
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["Numba", "PyCUDA"])
 def test_context_is_that_of_torch(name):
-    """A context is made on the device, and torch continues after its release."""
+    """A context uses torch's device, and torch works after its release."""
     context = getattr(devices, f"{name}SingleDeviceContext")()
     context.init_context(0)
     assert context.context is not None

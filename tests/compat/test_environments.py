@@ -36,7 +36,7 @@ def pull(wrapper: EnvWrapper, name: str) -> np.ndarray:
 
 
 def act(wrapper: EnvWrapper, actions: Any, name: str = "sampled_actions") -> None:
-    """Write actions into their array; one copy's are repeated in every copy."""
+    """Write actions into their array, repeated for every copy."""
     target = wrapper.cuda_data_manager.data_on_device_via_torch(name)
     target.copy_(torch.as_tensor(np.asarray(actions, np.int32)))
 
@@ -46,7 +46,10 @@ def act(wrapper: EnvWrapper, actions: Any, name: str = "sampled_actions") -> Non
 
 @pytest.mark.parametrize("backend", THREADED)
 def test_treaties_as_worked_by_hand(backend):
-    """Offers 5, 6, 9 lie within 2 for two regions; the fourth does not join."""
+    """Treaties and masks equal those computed by hand.
+
+    Offers 5, 6, 9 lie within 2 for two regions; the fourth does not join.
+    """
     wrapper = start(CUDATreaties(**FOUR), backend)
     actions = np.zeros((4, 4), int)
     actions[:, PROPOSAL], actions[:, ACCEPTANCE] = [5, 6, 9, 6], [1, 1, 1, 0]
@@ -68,7 +71,7 @@ def test_treaties_as_worked_by_hand(backend):
 
 @pytest.mark.parametrize("backend", THREADED)
 def test_kernels_agree_with_python_beside_other_environments(backend, registrar):
-    """Two sizes of towns, treaties and Tag Continuous share a process, sizes apart.
+    """Kernels agree with Python while other environments share the process.
 
     Five towns have the agents on the last axis of their observations.
     """
@@ -117,7 +120,7 @@ def treaties_checker(
 
 
 def follow(wrapper: EnvWrapper, n_steps: int) -> None:
-    """Step towns and a Python object alike; compare states and rewards."""
+    """Step towns and a Python object equally; compare states and rewards."""
     reference = Towns(**SMALL)
     reference.reset()
     np.random.seed(3)  # noqa: NPY002  (WarpDrive's draws)
@@ -137,7 +140,7 @@ def follow(wrapper: EnvWrapper, n_steps: int) -> None:
 @pytest.mark.parametrize("backend", THREADED)
 @pytest.mark.parametrize(("parameter", "array"), [("grant", "observations_town"), ("cost", "rewards_council")])
 def test_checker_finds_a_planted_difference(parameter, array, backend, registrar):
-    """A changed parameter is caught in observations or in the second kernel's rewards."""
+    """The checker catches a changed parameter in observations and rewards."""
 
     class Other(Towns):
         def __init__(self, **config):
@@ -161,7 +164,7 @@ def test_checker_finds_a_planted_difference(parameter, array, backend, registrar
 @pytest.mark.gpu
 @pytest.mark.parametrize(("backend", "blocks"), [("numba", 1), ("pycuda", 1), ("pycuda", 2)])
 def test_full_size_agrees_with_python(backend, blocks, registrar):
-    """50 towns and 27 regions, two episodes, on one block or on a cluster of two."""
+    """Full-size environments agree with Python, on one block or two."""
     arguments = {"blocks_per_env": blocks, "num_episodes": 2}
     assert (
         towns_checker({"seed": 1, "agents_last": True}, backend, registrar, **arguments).test_env_reset_and_step(seed=1)
@@ -177,7 +180,7 @@ def test_full_size_agrees_with_python(backend, blocks, registrar):
 
 @pytest.mark.parametrize(("name", "config"), [("Towns", SMALL), ("Treaties", FOUR)])
 def test_python_classes_run_in_the_wrapper(name, config, registrar):
-    """Without a GPU, or by the old argument, it steps one environment by agent."""
+    """Python classes step in the wrapper, one environment by agent."""
     with pytest.warns(DeprecationWarning, match="use_cuda"):
         wrapper = EnvWrapper(env_name=name, env_registrar=registrar, env_config=config, use_cuda=False)
     first = wrapper.reset()
@@ -194,7 +197,7 @@ def test_python_classes_run_in_the_wrapper(name, config, registrar):
 
 @pytest.mark.parametrize("backend", THREADED)
 def test_towns_run_from_sampler_to_log(backend, registrar):
-    """Made by name, sampled, logged, restarted: the log equals Python's result."""
+    """A sampled and logged run equals Python's result."""
     wrapper = EnvWrapper(env_name="Towns", env_registrar=registrar, env_config=SMALL, num_envs=2, env_backend=backend)
     first = wrapper.reset_all_envs()
     data = wrapper.cuda_data_manager
@@ -241,7 +244,7 @@ def test_towns_run_from_sampler_to_log(backend, registrar):
 
 @pytest.mark.parametrize("backend", THREADED)
 def test_treaties_are_stepped_by_torchrl(backend):
-    """Features and mask are a group's entries; ActionMask's four types respect it."""
+    """TorchRL steps treaties, and its ActionMask respects their masks."""
     pytest.importorskip("torchrl")
     from torchrl.envs import TransformedEnv
     from torchrl.envs.transforms import ActionMask
@@ -263,7 +266,7 @@ def test_treaties_are_stepped_by_torchrl(backend):
 
 @pytest.mark.parametrize("backend", THREADED)
 def test_treaties_run_with_masks_and_their_own_reset(backend):
-    """Actions under the mask respect the treaties; only finished copies restart."""
+    """Sampled actions respect treaties; only finished copies restart."""
     wrapper = EnvWrapper(env_obj=CUDATreaties(**FOUR), num_envs=2, env_backend=backend)
     first = wrapper.reset_all_envs()
     assert set(first[0]) == {"features", "action_mask"}
@@ -334,7 +337,7 @@ def test_treaties_run_with_masks_and_their_own_reset(backend):
     ],
 )
 def test_cuda_sources_compile_for_the_gpu(name, n_agents, kernels, blocks):
-    """Each source compiles unchanged, and every kernel's parameters are read."""
+    """Each CUDA source compiles unchanged, with all parameters read."""
     source = FOLDER / name / f"{name}_step.cu"
     text = source.read_text()
     declared = cuda_source.signatures(text, {}, source.name)
@@ -347,7 +350,7 @@ def test_cuda_sources_compile_for_the_gpu(name, n_agents, kernels, blocks):
 
 
 def test_environments_know_warp_drive_only():
-    """None of their files imports this project."""
+    """No file of these environments imports this project."""
     imported = set()
     for path in FOLDER.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):

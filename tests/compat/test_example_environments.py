@@ -39,7 +39,7 @@ def states(wrapper, names):
 
 @pytest.mark.parametrize("folder", CLASSIC)
 def test_environment_of_one_agent_has_warpdrives_name_and_arguments(folder):
-    """Both classes are one; arguments follow WarpDrive's order, or are attributes."""
+    """Both classes are one, with WarpDrive's arguments and attributes."""
     cls, cuda_class, name = classic(folder)
     assert cls is cuda_class
     assert issubclass(cls, getattr(envs, CLASSIC[folder]))
@@ -51,7 +51,7 @@ def test_environment_of_one_agent_has_warpdrives_name_and_arguments(folder):
 @pytest.mark.parametrize("backend", BACKENDS_HERE)
 @pytest.mark.parametrize("make", [lambda: classic("cartpole")[1](2, seed=4), lambda: TagContinuous(2, 3, seed=7)])
 def test_copies_and_episodes_start_alike(make, backend):
-    """Every copy starts as the first one, every episode as the first."""
+    """All copies and episodes start from the same state."""
     wrapper = EnvWrapper(make(), num_envs=3, env_backend=backend)
     wrapper.reset()
     names = ["state"] if wrapper.n_agents == 1 else ["loc_x", "loc_y", "direction"]
@@ -64,7 +64,7 @@ def test_copies_and_episodes_start_alike(make, backend):
 
 
 def test_one_agent_with_a_pool_starts_from_it():
-    """From two starts on, they are drawn."""
+    """With a pool of several starts, one is drawn."""
     env = classic("cartpole")[1](5, reset_pool_size=8, seed=1)
     wrapper = EnvWrapper(env, num_envs=64)
     wrapper.reset()
@@ -72,7 +72,7 @@ def test_one_agent_with_a_pool_starts_from_it():
 
 
 def test_first_state_is_that_of_the_seed():
-    """CartPole starts by NumPy's generator, Tag Continuous by its random state."""
+    """The first state follows the seed, by NumPy's generators."""
     want = np.random.default_rng(54231).uniform(-0.05, 0.05, 4)
     np.testing.assert_allclose(classic("cartpole")[0](200, seed=54231).reset()[0], want, atol=1e-7)
     random = np.random.RandomState(7)
@@ -86,14 +86,17 @@ def test_first_state_is_that_of_the_seed():
 
 
 def test_pendulum_has_warpdrives_gravity():
-    """9.81 here, Gymnasium's 10 under this project's own name; an explicit one wins."""
+    """Pendulum has WarpDrive's gravity, 9.81, unless it is given.
+
+    This project's own has Gymnasium's 10.
+    """
     assert Pendulum(200).gravity == 9.81
     assert envs.Pendulum().config.gravity == 10
     assert Pendulum(200, gravity=3.7).gravity == 3.7
 
 
 def test_tag_on_a_grid_has_its_moves():
-    """The table of moves and all config keys exist; the pool has five rows."""
+    """Tag on a grid has WarpDrive's moves, attributes and pool size."""
     env = TagGridWorld(4, 6, 20, tag_penalty_for_runner=3)
     assert env.step_actions[[1, 4]].tolist() == [[1, 0], [0, -1]]
     assert (env.num_taggers, env.grid_length, env.episode_length, env.tag_penalty_for_runner) == (4, 6, 20, 3)
@@ -104,14 +107,17 @@ def test_tag_on_a_grid_has_its_moves():
 
 @pytest.mark.parametrize(("given", "named"), [((3,), {"num_taggers": 3}), (range(13), {})])
 def test_argument_is_given_once(given, named):
-    """A repeated or extra argument is an error with WarpDrive's order."""
+    """A repeated or extra argument is an error."""
     with pytest.raises(ConfigError, match=r"takes each argument once.*in order they are num_taggers, grid_length"):
         TagGridWorld(*given, **named)
 
 
 @pytest.mark.parametrize("backend", BACKENDS_HERE)
 def test_moves_may_be_copied_to_the_device(backend):
-    """Scripts copy the moves; they are compiled in, so nothing changes."""
+    """Scripts may copy the moves, which changes nothing.
+
+    They are compiled in.
+    """
     wrapper = EnvWrapper(TagGridWorld(2, 4, 3), num_envs=2, env_backend=backend)
     wrapper.cuda_data_manager.add_shared_constants({"kIndexToActionArr": wrapper.env.step_actions})
     wrapper.cuda_function_manager.initialize_shared_constants(wrapper.cuda_data_manager, ["kIndexToActionArr"])
@@ -122,7 +128,7 @@ def test_moves_may_be_copied_to_the_device(backend):
 
 @pytest.mark.parametrize("backend", [each for each in BACKENDS_HERE if each.values[0] == "numba"])
 def test_step_module_of_warpdrive_is_a_source(backend, registrar):
-    """A user registers WarpDrive's step module, and this project's kernels run."""
+    """This project's kernels run for a registered step module of WarpDrive."""
     path = "example_envs.tag_gridworld.tag_gridworld_step_numba"
     registrar.add_cuda_env_src_path("TagGridWorld", path, env_backend="numba")
     wrapper = EnvWrapper(TagGridWorld(2, 4, 3), num_envs=2, env_backend=backend, env_registrar=registrar)
@@ -132,7 +138,7 @@ def test_step_module_of_warpdrive_is_a_source(backend, registrar):
 
 
 def test_default_source_is_this_projects():
-    """WarpDrive's functions know the sources of the example environments alone."""
+    """WarpDrive's functions find sources only for the example environments."""
     path = "example_envs.tag_gridworld.tag_gridworld_step_numba"
     assert numba_misc.get_default_env_directory("TagGridWorld") == path
     assert Path(pycuda_misc.get_default_env_directory("TagContinuous")).is_file()

@@ -95,7 +95,7 @@ def hills(tmp_path):
 @pytest.mark.parametrize("old_name", ["customized_env_registrar", "env_registry"])
 @pytest.mark.parametrize("backend", IN_CUDA_C)
 def test_checker_runs_an_environment_of_warpdrive_1(backend, old_name, hills, monkeypatch):
-    """Its class is ``env_class``; the kernel steps it where its wrapper runs kernels."""
+    """The checker runs an environment of WarpDrive 1."""
     name_of(backend, monkeypatch)
     configs = {"three": {}, "five": {"num_agents": 5}}
     with pytest.warns(DeprecationWarning, match="is the old name of"):
@@ -106,7 +106,7 @@ def test_checker_runs_an_environment_of_warpdrive_1(backend, old_name, hills, mo
 @needs_host
 @pytest.mark.parametrize("old_name", ["customized_env_registrar", "env_registry"])
 def test_wrapper_takes_old_names_and_tells_use_cuda(old_name, hills, monkeypatch):
-    """An environment with ``use_cuda`` reads from it if kernels step it."""
+    """The wrapper accepts old names and sets ``use_cuda`` for kernels."""
     name_of("host", monkeypatch)
     with pytest.warns(DeprecationWarning, match=f"{old_name} is the old name of env_registrar"):
         wrapper = EnvWrapper(Hills(), num_envs=2, env_backend="pycuda", **{old_name: hills})
@@ -117,7 +117,7 @@ def test_wrapper_takes_old_names_and_tells_use_cuda(old_name, hills, monkeypatch
 
 @needs_host
 def test_wrapper_has_a_function_feed(hills, monkeypatch):
-    """``cuda_function_feed`` turns names into arguments, also for manual launches."""
+    """``cuda_function_feed`` turns names into arguments of launches."""
     name_of("host", monkeypatch)
     wrapper = EnvWrapper(Hills(), num_envs=2, env_backend="pycuda", env_registrar=hills)
     wrapper.reset_all_envs()
@@ -152,7 +152,10 @@ def test_manager_has_the_first_name_of_get_function(hills, monkeypatch):
     ],
 )
 def test_sizes_of_warpdrive_1_are_there_where_none_is_declared(text, names):
-    """Only sources that read ``num_agents`` and ``num_envs`` as WarpDrive get them."""
+    """Only sources of WarpDrive 1 get ``num_agents`` and ``num_envs``.
+
+    Such a source reads them and declares none.
+    """
     sizes = cuda_source.warp_drive_sizes(text, n_envs=2, n_agents=3, blocks_per_env=1)
     assert sizes.keys() & {"num_agents", "num_envs"} == names
     assert all(sizes[name] == {"num_agents": 3, "num_envs": 2}[name] for name in names)

@@ -21,7 +21,7 @@ from warpdrive_min.errors import BackendUnavailable, ConfigError
 
 
 def test_learning_rate_follows_the_schedule():
-    """From timestep 100, with 50 an iteration, 0.1 falls to 0.05 at 200 and stays."""
+    """The learning rate falls along its schedule and stays at its end."""
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
     scheduler = LRScheduler([[100, 0.1], [200, 0.05]], optimizer, init_timestep=100, timesteps_per_iteration=50)
     got = []
@@ -35,7 +35,7 @@ def test_learning_rate_follows_the_schedule():
 
 @pytest.mark.parametrize("arguments", [{"schedule": 0.1}, {"schedule": [[0, 0.0], [5, 1.0]], "optimizer": True}])
 def test_learning_rate_needs_an_optimizer_and_a_start(arguments):
-    """No optimizer, or a first value of 0, which is a divisor."""
+    """The schedule needs an optimizer and a non-zero first value."""
     if arguments.get("optimizer"):
         arguments = {**arguments, "optimizer": torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)}
     with pytest.raises(ConfigError, match=r"optimizer|must not start from 0"):
@@ -43,7 +43,7 @@ def test_learning_rate_needs_an_optimizer_and_a_start(arguments):
 
 
 def test_blocks_give_each_agent_a_thread():
-    """1,024 threads a block."""
+    """A block has 1,024 threads, one for each agent."""
     assert [calculate_blocks_per_env(n) for n in (1, 1024, 1025, 5000)] == [1, 1, 2, 5]
 
 
@@ -58,7 +58,7 @@ def test_blocks_give_each_agent_a_thread():
     ],
 )
 def test_device_setup_depends_on_clusters(arch, threads, blocks, want):
-    """Several blocks need sm_90, eight at most; the number of environments is free."""
+    """Several blocks for an environment need sm_90, and at most eight."""
     assert validate_device_setup(arch, 10**7, threads, blocks) is want
 
 
@@ -83,7 +83,7 @@ def test_context_needs_a_gpu():
 
 
 def test_config_is_filled_up_with_defaults():
-    """Existing values stay at every depth; the same config is returned."""
+    """Defaults fill missing values of the given config, at every depth."""
     config = {"trainer": {"num_envs": 2}, "policy": 3}
     defaults = {"trainer": {"num_envs": 10, "seed": 1}, "policy": {"lr": 1}, "saving": {"tag": "x"}}
     assert recursive_merge_config_dicts(config, defaults) is config
@@ -91,7 +91,7 @@ def test_config_is_filled_up_with_defaults():
 
 
 def test_target_follows_softly_or_at_once():
-    """A tenth of the way, then all of it."""
+    """The target moves by a tenth, or all the way."""
     source, target = torch.nn.Linear(1, 1, bias=False), torch.nn.Linear(1, 1, bias=False)
     torch.nn.init.constant_(source.weight, 10)
     torch.nn.init.constant_(target.weight, 0)
@@ -102,7 +102,10 @@ def test_target_follows_softly_or_at_once():
 
 
 def test_small_functions_are_warpdrives(capsys):
-    """Equality, a device's message, a multiprocessor's limits, models by name."""
+    """Small functions give WarpDrive's results.
+
+    Equality, a device's message, a multiprocessor's limits, models by name.
+    """
     assert [all_equal(values) for values in ([], [1, 1], [1, 2])] == [True, True, False]
     verbose_print("hello", 3)
     assert capsys.readouterr().out == "[Device 3]: hello \n"
@@ -113,7 +116,7 @@ def test_small_functions_are_warpdrives(capsys):
 
 
 def test_film_of_an_episode_shows_who_is_left():
-    """A frame per state, in the colours of taggers, runners and tagged ones."""
+    """The film has a frame per state, and colours by role."""
     pytest.importorskip("matplotlib")
     from matplotlib.colors import to_hex
 

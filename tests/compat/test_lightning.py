@@ -88,7 +88,7 @@ def test_module_learns_what_the_trainer_learns(make):
 
 
 def test_module_offers_what_scripts_ask_for(make):
-    """Attributes are the run's; a missing one is an AttributeError."""
+    """Attributes are the run's; a missing one raises AttributeError."""
     module = make(WarpDriveModule)
     assert (module.training_batch_size, module.num_envs, module.policies_to_train) == (BATCH, N_ENVS, ["shared"])
     assert module.cuda_envs is module.run.wrapper
@@ -100,7 +100,7 @@ def test_module_offers_what_scripts_ask_for(make):
 
 
 def test_cuda_callback_restarts_a_new_run_only(make):
-    """Every environment starts an episode at training's start, but not on resumption."""
+    """The callback restarts environments in a new run only."""
     module = make(WarpDriveModule)
     callback = CUDACallback(module=module)
     episodes = module.cuda_envs.cuda_data_manager.tensor(EPISODE)
@@ -114,7 +114,7 @@ def test_cuda_callback_restarts_a_new_run_only(make):
 
 
 def test_perf_stats_callback_measures_and_prints(make, capsys):
-    """Every second and the last iteration, then the fit; times and rates agree."""
+    """The callback prints consistent times and rates at its interval."""
     module = make(WarpDriveModule)
     stats = PerfStatsCallback(batch_size=module.training_batch_size, num_iters=module.num_iters, log_freq=2)
     fit(module, stats)
@@ -141,7 +141,7 @@ def test_perf_stats_callback_needs_its_numbers(given):
 
 
 def test_dataset_makes_its_items():
-    """Items come by index, and their number is the batch's."""
+    """The dataset makes items by index, as many as the batch size."""
     data = WarpDriveDataset(lambda batch_index: 10 * batch_index, batch_size=3)
     assert len(data) == 3
     assert list(data) == [0, 10, 20]

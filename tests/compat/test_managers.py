@@ -1,4 +1,7 @@
-"""WarpDrive's managers as in its tutorials, on Numba; files with a fake driver."""
+"""WarpDrive's managers, used as in its tutorials on Numba.
+
+Compiled files are tested with a fake driver.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ DOUBLE = Path(__file__).with_name("double.cu")
 
 
 def feed(**entries):
-    """Return a feed of scalars and of arrays with reset copies and logs."""
+    """Return a feed; lists become arrays with reset copies and logs."""
     result = DataFeed()
     for name, value in entries.items():
         is_array = isinstance(value, list)
@@ -51,7 +54,7 @@ def feed(**entries):
 
 
 def doubling(backend, blocks):
-    """Return 2 copies' managers, and a launcher that halves x and doubles y."""
+    """Return managers and a launcher that halves x and doubles y."""
     data_manager, function_manager = MANAGERS[backend]
     data = data_manager(num_agents=5, num_envs=2, blocks_per_env=blocks, episode_length=2)
     functions = function_manager(int(data.meta_info("n_agents")), int(data.meta_info("n_envs")), blocks)
@@ -75,7 +78,10 @@ def doubling(backend, blocks):
 
 @pytest.mark.parametrize(("backend", "blocks"), BLOCKS)
 def test_kernel_log_and_reset_work_together(backend, blocks, monkeypatch):
-    """WarpDrive's sequence: launch, log copies, reset; copies end at different times."""
+    """WarpDrive's sequence works: launch, log, reset.
+
+    Copies end at different times.
+    """
     data, functions, launch = doubling(name_of(backend, monkeypatch), blocks)
     logger, resetter = NumbaLogController(function_manager=functions), NumbaEnvironmentReset(function_manager=functions)
     data.push_data_to_device(feed(x=[[0.1, 0.2, 0.3, 0.4, 0.5], [0.6, 0.7, 0.8, 0.9, 1.0]], factor=2.0))
@@ -112,7 +118,7 @@ def test_kernel_log_and_reset_work_together(backend, blocks, monkeypatch):
 @pytest.mark.skipif(cuda_c.gpu_compiler() is None, reason="found neither NVRTC nor nvcc")
 @pytest.mark.parametrize("blocks", [1, 2])
 def test_kernel_of_the_sequence_compiles_for_the_gpu(blocks):
-    """On one block for a copy and on a cluster of two."""
+    """The kernel compiles on one block and on a cluster."""
     sizes = cuda_source.warp_drive_sizes(DOUBLE.read_text(), n_envs=2, n_agents=5, blocks_per_env=blocks)
     shape = {"N_AGENTS": 5, "THREADS": 32, "ENVS_PER_BLOCK": 1, "BLOCKS_PER_ENV": 1, "EXACT": False}
     assert cuda_c.compile_cubin(DOUBLE, {**shape, **sizes}, "sm_90").read_bytes()[:4] == b"\x7fELF"
@@ -120,7 +126,7 @@ def test_kernel_of_the_sequence_compiles_for_the_gpu(blocks):
 
 @needs_numba
 def test_sampler_draws_what_is_certain():
-    """init_random, register_actions, sample in its order; probabilities are 0 and 1."""
+    """WarpDrive's sampler draws every certain action."""
     data = NumbaDataManager(num_agents=3, num_envs=2, episode_length=1)
     functions = NumbaFunctionManager(num_agents=3, num_envs=2)
     functions.import_numba_from_source_code("warp_drive.numba_includes.test_build")
@@ -157,7 +163,7 @@ def test_pycuda_managers_need_a_gpu():
 
 @pytest.fixture
 def compiled(monkeypatch):
-    """Allow the PyCUDA manager without a GPU; return its compiled (text, constants)."""
+    """Allow PyCUDA's manager without a GPU; return its compilations."""
     calls = []
     monkeypatch.setattr(type(BACKENDS["pycuda"]), "availability", lambda self: Availability(True))
     monkeypatch.setattr(
@@ -170,7 +176,7 @@ def compiled(monkeypatch):
 
 @without_gpu
 def test_pycuda_manager_compiles_text_and_registered_files(compiled):
-    """Both get WarpDrive's sizes only where they use its words."""
+    """Compiled text and files get sizes only if they use them."""
     registrar = EnvironmentRegistrar()
     registrar.add_cuda_env_src_path(Walkers.name, str(CUDA_SOURCE))
     functions = PyCUDAFunctionManager(num_agents=6, num_envs=3, blocks_per_env=2)
@@ -185,7 +191,7 @@ def test_pycuda_manager_compiles_text_and_registered_files(compiled):
 
 
 class Driver:
-    """Fake of PyCUDA's driver with one compiled file that has the kernel ``known``."""
+    """Fake of PyCUDA's driver with the kernel ``known``."""
 
     LogicError = KeyError
 
@@ -210,7 +216,7 @@ class Driver:
 
 @without_gpu
 def test_kernels_of_a_compiled_file_take_what_they_are_given(compiled, monkeypatch, tmp_path):
-    """Arrays go as addresses, ints and floats as 32 bits, in both launch forms."""
+    """Kernels of a compiled file get addresses and 32-bit numbers."""
     driver = Driver()
     for module in (pycuda_driver, managers):
         monkeypatch.setattr(module, "loaded_driver", lambda: driver)
@@ -235,7 +241,7 @@ def test_kernels_of_a_compiled_file_take_what_they_are_given(compiled, monkeypat
 
 
 def test_tensor_holder_is_a_pointer():
-    """The holder keeps the tensor and tells its address."""
+    """The holder keeps the tensor and has its address."""
     tensor = torch.zeros(2)
     holder = CudaTensorHolder(tensor)
     assert holder.gpudata == holder.get_pointer() == tensor.data_ptr()
@@ -246,7 +252,7 @@ def test_tensor_holder_is_a_pointer():
 
 @needs_numba
 def test_explicit_signature_declares_the_parameters():
-    """A single signature's types give dtype and rank; several or none give nothing."""
+    """A single explicit signature gives dtypes and ranks of parameters."""
     from numba import boolean, float32, int32
 
     def kernel(states, is_full, length):
@@ -267,7 +273,10 @@ def test_explicit_signature_declares_the_parameters():
 
 
 def test_scalars_are_32_bits_wide():
-    """Numba would use 64 bits for a Python number and its arithmetic."""
+    """Scalars are 32 bits wide.
+
+    Numba would use 64 bits for a Python number and its arithmetic.
+    """
     for value, dtype, want in ((1, None, "int32"), (True, None, "int32"), (0.5, None, "float32"), (1, "bool", "bool")):
         assert scalar(value, dtype).dtype == want
     assert scalar(2, "float32").dtype == "float32"
@@ -278,7 +287,7 @@ def test_scalars_are_32_bits_wide():
 
 @needs_numba
 def test_parts_of_a_reset_restore_arrays_or_draw_from_pools():
-    """Saved copies of finished or all environments; with the other part it raises."""
+    """Each part of a reset works alone; the wrong one raises."""
     data = NumbaDataManager(num_agents=2, num_envs=2, episode_length=3)
     data.push_data_to_device(feed(x=[[1.0, 2.0], [3.0, 4.0]]), torch_accessible=True)
     reset = NumbaEnvironmentReset(NumbaFunctionManager(num_agents=2, num_envs=2))
@@ -303,7 +312,7 @@ def test_parts_of_a_reset_restore_arrays_or_draw_from_pools():
 
 @pytest.mark.skipif(cuda_c.gpu_compiler() is None, reason="found neither NVRTC nor nvcc")
 def test_source_is_compiled_into_a_file(tmp_path):
-    """The file is machine code with the kernel, for given sizes, in a new folder."""
+    """The source compiles to machine code in a new folder."""
     update_env_header("template_env_config.h", num_envs=2, num_agents=5)
     check_env_header(num_envs=2, num_agents=5)
     with pytest.raises(ConfigError, match="must have the sizes"):
@@ -313,7 +322,7 @@ def test_source_is_compiled_into_a_file(tmp_path):
 
 
 def test_registrar_takes_old_names_of_arguments(registrar):
-    """WarpDrive 1's ``device`` and ``use_cuda`` set the backend, with a warning."""
+    """Old argument names of WarpDrive 1 set the backend, and warn."""
     with pytest.warns(DeprecationWarning, match="device is the old name of env_backend"):
         registrar.add(device="cuda")(Walkers)
     with pytest.warns(DeprecationWarning, match="use_cuda is the old name of env_backend"):

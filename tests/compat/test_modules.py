@@ -1,4 +1,4 @@
-"""WarpDrive's module paths: all names exist, no user module is hidden."""
+"""Every name of WarpDrive's modules exists; no user module is hidden."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def run(folder: Path, *arguments: str, **environment: str) -> subprocess.Complet
 
 @pytest.mark.parametrize(("module", "name"), OFFERED)
 def test_name_resolves(module, name):
-    """The name can be called or used, and is the same each time."""
+    """Each name exists, and is the same object each time."""
     value = getattr(importlib.import_module(module), name)
     assert value is not None
     assert getattr(importlib.import_module(module), name) is value
 
 
 def test_module_that_was_moved_is_the_one_of_now():
-    """It has all names of its former module, and they are the same."""
+    """A moved module has the same objects under its former path."""
     moved = {module: names["*"] for module, names in EARLIER_NAMES.items() if "*" in names}
     assert "warp_drive.cuda_managers.pycuda_data_manager" in moved
     for before, now in moved.items():
@@ -66,7 +66,7 @@ def test_module_that_was_moved_is_the_one_of_now():
 
 @pytest.mark.parametrize("module", warp_drive_names.kept())
 def test_module_of_warp_drive_has_its_public_names(module):
-    """Each public name exists, or its error has the reason of its absence."""
+    """Each public name exists, or its error has the reason."""
     names = warp_drive_names.kept()[module]
     missing = {name: why_unsupported(f"{module}.{name}") for name in names}
     if module == NEEDS_A_GPU and not torch.cuda.is_available():
@@ -80,7 +80,7 @@ def test_module_of_warp_drive_has_its_public_names(module):
 
 
 def has(module, name):
-    """Return true if a module, its class or its objects have an attribute."""
+    """True if a module, its class or objects have an attribute."""
     first, _, inner = name.partition(".")
     known = hasattr(module, first)
     return known and (not inner or hasattr(getattr(module, first), inner) or inner in OF_OBJECTS.get(first, ()))
@@ -95,7 +95,7 @@ OF_OBJECTS = {
 
 
 def test_attributes_of_objects_are_there():
-    """All listed attributes exist; a module's are in the trainer that runs it."""
+    """Every listed attribute exists in an object."""
     pytest.importorskip("pytorch_lightning")
     from warpdrive_min.compat.lightning import OF_RUN
 
@@ -109,7 +109,7 @@ def test_attributes_of_objects_are_there():
 
 
 def test_names_are_those_of_a_checkout():
-    """The stored names are all names of a checkout."""
+    """The stored list has all names of a WarpDrive checkout."""
     checkout = os.environ.get(warp_drive_names.CHECKOUT)
     if checkout is None:
         pytest.skip(f"there is no checkout of WarpDrive 2.7.1; name one by {warp_drive_names.CHECKOUT}")
@@ -117,14 +117,14 @@ def test_names_are_those_of_a_checkout():
 
 
 def test_left_out_name_says_why():
-    """The error of an omitted name has the reason."""
+    """An omitted name raises an error with the reason."""
     random = importlib.import_module("warp_drive.numba_includes.core.random")
     with pytest.raises(AttributeError, match="has no 'sample_actions'; sampler, resetter and logger bring kernels"):
         _ = random.sample_actions
 
 
 def test_classes_are_this_projects():
-    """Both spellings are one class or a child, for isinstance."""
+    """Both spellings are one class, or a class and its child."""
     from warp_drive.managers.function_manager import CUDASampler
     from warp_drive.managers.numba_managers.numba_function_manager import NumbaSampler
     from warp_drive.utils.env_registrar import EnvironmentRegistrar, env_registrar
@@ -137,7 +137,7 @@ def test_classes_are_this_projects():
 
 
 def test_module_knows_its_names_only():
-    """An unknown name is an AttributeError listing the known; star imports take all."""
+    """An unknown name raises AttributeError with the known names."""
     constants = importlib.import_module("warp_drive.utils.constants")
     with pytest.raises(AttributeError, match="no 'Constant'; known are Constants"):
         _ = constants.Constant
@@ -149,14 +149,14 @@ def test_module_knows_its_names_only():
 
 
 def test_install_twice_adds_nothing():
-    """The finders are there once."""
+    """Installing twice keeps one set of import finders."""
     before = list(sys.meta_path)
     install()
     assert sys.meta_path == before
 
 
 def test_installed_warp_drive_is_not_hidden(tmp_path):
-    """A real warp_drive is an error that names it, unless the user chooses ours."""
+    """An installed warp_drive raises, unless the user chooses to replace it."""
     package = tmp_path / "warp_drive"
     package.mkdir()
     (package / "__init__.py").write_text("")
@@ -168,14 +168,14 @@ def test_installed_warp_drive_is_not_hidden(tmp_path):
 
 
 def test_warp_drive_that_was_imported_before_is_an_error(monkeypatch):
-    """A program must not mix two versions of warp_drive."""
+    """A warp_drive that was imported before is an error."""
     monkeypatch.setattr(sys, "meta_path", [finder for finder in sys.meta_path if type(finder).__name__ != "_Finder"])
     with pytest.raises(Exception, match="must be imported before warp_drive"):
         install()
 
 
 def test_script_runs_unchanged(tmp_path):
-    """The script gets arguments, its folder first on the path, and __main__."""
+    """A script runs as main, with its arguments and own modules."""
     scripts = tmp_path / "scripts"
     for package in ("envs", "example_envs"):
         (scripts / package).mkdir(parents=True)
@@ -194,7 +194,7 @@ def test_script_runs_unchanged(tmp_path):
 
 
 def test_missing_script_is_an_error(tmp_path, monkeypatch, capsys):
-    """One line shows the command's usage."""
+    """A missing script prints the usage in one line."""
     monkeypatch.setattr(sys, "argv", ["compat", str(tmp_path / "nothing.py")])
     with pytest.raises(SystemExit) as caught:
         run_script()

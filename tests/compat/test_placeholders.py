@@ -1,4 +1,4 @@
-"""Arrays that WarpDrive's trainer pushes: names, shapes, dtypes, and actions."""
+"""Arrays that WarpDrive's trainer pushes, and their actions."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def described(wrapper: EnvWrapper, prefix: str = "") -> dict[str, tuple[tuple[in
 
 
 def test_shared_arrays_and_batches_have_warpdrives_shapes():
-    """Three agents of one policy, two copies, four rows of time."""
+    """Arrays that agents share have WarpDrive's shapes, also in batches."""
     wrapper = start(Bare())
     sampler = CUDASampler(wrapper.cuda_function_manager)
     create_and_push_data_placeholders(wrapper, sampler, training_batch_size_per_env=4)
@@ -83,14 +83,20 @@ def test_shared_arrays_and_batches_have_warpdrives_shapes():
 
 
 def test_one_row_of_time_has_its_batch_too():
-    """WarpDrive leaves processed observations out at T = 1, on which its models fail."""
+    """One row of time has its processed batch too.
+
+    WarpDrive leaves processed observations out at T = 1, on which its models fail.
+    """
     wrapper = start(Bare())
     create_and_push_data_placeholders(wrapper, {"shared": [0, 1, 2]}, False, "first", 1)  # before 2.7: no sampler
     assert described(wrapper, "processed")["processed_observations_batch_shared"][0] == (1, 2, 3, 2)
 
 
 def test_separate_arrays_for_each_policy():
-    """MultiDiscrete is split by type, Box is float32, tags may have underscores."""
+    """Each policy gets its own arrays with the right dtypes.
+
+    MultiDiscrete is split by type, Box is float32, tags may have underscores.
+    """
     spaces = [MultiDiscrete([3, 5]), Box(-1, 1, (1,)), Box(-1, 1, (1,))]
     wrapper = start(Bare(spaces, observation=lambda agent: np.zeros(4 if agent == 0 else 2)))
     sampler = CUDASampler(wrapper.cuda_function_manager)
@@ -121,7 +127,10 @@ def test_separate_arrays_for_each_policy():
 
 
 def test_dict_observations_have_an_array_for_each_key():
-    """Agents last swaps the axes; a mask adds nothing to the processed size."""
+    """Each key of dict observations has its array.
+
+    Agents last swaps the axes; a mask adds nothing to the processed size.
+    """
     wrapper = start(Bare(observation=lambda agent: {"obs": np.full((4, 5), agent), "action_mask": np.ones(2)}))
     create_and_push_data_placeholders(
         wrapper, obs_dim_corresponding_to_num_agents="last", training_batch_size_per_env=2
@@ -135,7 +144,7 @@ def test_dict_observations_have_an_array_for_each_key():
 
 
 def test_observations_describe_the_state_that_was_pushed():
-    """A random start is drawn once: observations come from the state's own reset."""
+    """Observations describe the pushed state, also with random starts."""
     wrapper = start(Bare(random_start=True), n_envs=3)
     create_and_push_data_placeholders(wrapper, push_data_batch_placeholders=False)
     data = wrapper.cuda_data_manager
@@ -145,7 +154,7 @@ def test_observations_describe_the_state_that_was_pushed():
 
 
 def test_arrays_of_the_environment_stay():
-    """Our environments push observations, actions, rewards; only batches are added."""
+    """Only batches are added to the arrays of our environments."""
     wrapper = start(CartPole())
     observations = wrapper.cuda_data_manager.tensor("observations")
     create_and_push_data_placeholders(wrapper, training_batch_size_per_env=5)
@@ -168,7 +177,7 @@ def test_arrays_of_the_environment_stay():
     ],
 )
 def test_rules_are_checked(arguments, message):
-    """Each broken rule is a ConfigError with the value, before any push."""
+    """Each broken rule raises ConfigError before any push."""
     wrapper = start(Bare())
     before = described(wrapper)
     with pytest.raises(ConfigError, match=message):
@@ -177,20 +186,23 @@ def test_rules_are_checked(arguments, message):
 
 
 def test_agents_that_share_must_have_one_space():
-    """Different action spaces in one array are refused."""
+    """Agents with different action spaces cannot share an array."""
     wrapper = start(Bare([Discrete(2), Discrete(3), Discrete(2)]))
     with pytest.raises(ConfigError, match=r"same spaces .* for 1 and .* for 0"):
         create_and_push_data_placeholders(wrapper, training_batch_size_per_env=1)
 
 
 def test_wrapper_must_have_started():
-    """Before the first reset nothing is on the device."""
+    """Placeholders before the first reset are an error."""
     with pytest.raises(ConfigError, match="after its first reset"):
         create_and_push_data_placeholders(EnvWrapper(Bare(), num_envs=2), training_batch_size_per_env=1)
 
 
 def test_get_obs_stacks_agents_first_or_last():
-    """(agents, 4), or (4, agents); one agent stays first."""
+    """`get_obs` stacks agents on the first or last axis.
+
+    One agent stays first.
+    """
     observations = {agent: {"x": np.full(4, agent)} for agent in (5, 6, 7)}
     assert get_obs(observations, [6, 7], key="x").tolist() == [[6] * 4, [7] * 4]
     assert get_obs(observations, [6, 7], "last", key="x").tolist() == [[6, 7]] * 4
@@ -198,7 +210,7 @@ def test_get_obs_stacks_agents_first_or_last():
 
 
 def test_flattened_size_adds_up():
-    """2 x 3 is 6; in a dict 6 + 5 without the mask; Gymnasium's spaces work."""
+    """Flattened sizes add up, without the mask, for nested spaces."""
     shapes = {"a": np.zeros((2, 3)), "b": np.zeros(5), "action_mask": np.zeros(9)}
     space = recursive_obs_dict_to_spaces_dict(shapes)
     assert get_flattened_obs_size(space["a"]) == 6
@@ -207,7 +219,7 @@ def test_flattened_size_adds_up():
 
 
 def test_spaces_are_gyms_where_gym_was_imported(monkeypatch):
-    """Code tests a space's class; without `gym` they are ours (here Gymnasium)."""
+    """Spaces are gym's if gym was imported, else ours."""
     assert type(recursive_obs_dict_to_spaces_dict(np.zeros(3))) is spaces.Box
     monkeypatch.setitem(sys.modules, "gym.spaces", gymnasium.spaces)
     wrapper = EnvWrapper(CUDATagGridWorld(num_taggers=2), num_envs=2, env_backend="cpu")

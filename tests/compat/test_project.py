@@ -68,7 +68,7 @@ print(wrapper.cuda_data_manager.pull_data_from_device("_timestep_").tolist())
 
 
 def write(folder: Path, **files: str) -> None:
-    """Write files, whose names have __ for a slash; the last _ begins the suffix."""
+    """Write files; ``a__b_py`` names the file `a/b.py`."""
     for name, text in files.items():
         path = folder / ".".join(name.replace("__", "/").rsplit("_", 1))
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -77,7 +77,7 @@ def write(folder: Path, **files: str) -> None:
 
 @needs_numba
 def test_script_of_a_checkout_runs(tmp_path):
-    """It finds the checkout's run config and environment, and our package."""
+    """A checkout's script finds its config, its environment and our package."""
     write(
         tmp_path,
         warp_drive__wrong_py="raise ImportError('the other one')",
@@ -116,7 +116,7 @@ def cast(monkeypatch):
 
 @needs_host
 def test_script_for_pycuda_runs_on_host(tmp_path, monkeypatch, capsys, cast):
-    """``--host`` before it is removed, and also applies to its spawned processes."""
+    """``--host`` runs a PyCUDA script on `host`, in child processes too."""
     write(tmp_path, script_py=HOST_SCRIPT)
     monkeypatch.setattr(sys, "argv", ["warpdrive_min.compat", "--host", str(tmp_path / "script.py"), "-x"])
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -128,7 +128,7 @@ def test_script_for_pycuda_runs_on_host(tmp_path, monkeypatch, capsys, cast):
 
 
 def test_cuda_is_the_cpu_where_host_plays(monkeypatch, cast):
-    """Tensors and models stay, device copies are copies; without a host it ends."""
+    """On `host`, CUDA calls act on the CPU."""
     monkeypatch.setenv(modules.PYCUDA_VARIABLE, "host")
     modules.cast_pycuda()
     tensor, device = torch.zeros(2), torch.device("cuda", 0)
@@ -164,7 +164,7 @@ def nowhere(tmp_path, monkeypatch):
 
 
 def test_run_configs_have_warp_drives_names(nowhere):
-    """Without a checkout ours fill a folder on request."""
+    """Run configs have WarpDrive's names, also without a checkout."""
     folder = get_project_root() / "warp_drive" / "training" / "run_configs"
     assert sorted(path.stem for path in folder.iterdir()) == sorted([*ENVIRONMENTS, "default_configs"])
     for name in ENVIRONMENTS:
@@ -176,7 +176,7 @@ def test_run_configs_have_warp_drives_names(nowhere):
 
 @pytest.mark.skipif(cuda_c.gpu_compiler() is None, reason="found neither NVRTC nor nvcc")
 def test_compiled_file_of_the_tutorials_has_a_source(nowhere):
-    """It compiles, and has the kernel that they launch."""
+    """The tutorials' source compiles, and has the kernel that they launch."""
     root = get_project_root() / "warp_drive"
     source, binary = root / "cuda_includes" / "test_build.cu", root / "cuda_bin" / "test_build.fatbin"
     PyCUDAFunctionManager.compile(main_file=source, cubin_file=binary, arch="sm_90")
@@ -186,7 +186,7 @@ def test_compiled_file_of_the_tutorials_has_a_source(nowhere):
 
 @pytest.mark.parametrize("backend", IN_CUDA_C)
 def test_kernel_of_the_tutorials_steps(backend, monkeypatch, nowhere):
-    """X is divided, y multiplied; an element at its target ends the episode."""
+    """The tutorials' kernel divides x, multiplies y, and ends episodes."""
     name_of(backend, monkeypatch)
     root = get_project_root() / "warp_drive"
     binary = root / "cuda_bin" / "test_build.fatbin"
@@ -207,14 +207,14 @@ def test_kernel_of_the_tutorials_steps(backend, monkeypatch, nowhere):
 
 
 def test_project_is_that_around_the_working_folder(tmp_path, monkeypatch):
-    """A notebook of a checkout finds its data without the checkout on the path."""
+    """The project is the checkout around the working folder."""
     write(tmp_path, warp_drive__training__x_yaml="", tutorials__x_ipynb="")
     monkeypatch.chdir(tmp_path / "tutorials")
     assert get_project_root() == tmp_path.resolve()
 
 
 def test_project_is_that_of_the_hidden_package(tmp_path, monkeypatch):
-    """A `warp_drive` later on the path locates its data."""
+    """The project is that of a `warp_drive` later on the path."""
     write(tmp_path, warp_drive__training__x_yaml="")
     monkeypatch.syspath_prepend(tmp_path)
     assert get_project_root() == tmp_path.resolve()
@@ -223,7 +223,7 @@ def test_project_is_that_of_the_hidden_package(tmp_path, monkeypatch):
 
 
 def test_compiled_file_is_built_from_its_source(tmp_path, monkeypatch):
-    """A source in `cuda_includes` replaces its `cuda_bin` file, which may be absent."""
+    """A source compiles in place of its compiled file."""
     built = []
     kind = type(BACKENDS["pycuda"])
     monkeypatch.setattr(kind, "availability", lambda self: Availability(True))
@@ -237,7 +237,7 @@ def test_compiled_file_is_built_from_its_source(tmp_path, monkeypatch):
 
 
 def test_source_lies_beside_the_class_or_its_base(tmp_path, monkeypatch):
-    """The module's file name is the default if registrar and class name none."""
+    """The default source lies next to the class or its base."""
     write(
         tmp_path,
         meadow_py="class Meadow:\n    pass\n",

@@ -115,7 +115,7 @@ def script_of(notebook: Path, folder: Path) -> Path:
 
 
 def run(checkout: Path, *words: str, host: bool = True) -> str:
-    """Run a command line in a checkout; return its output, then its exit code.
+    """Run a command line in a checkout; return output and exit code.
 
     Args:
         checkout: Folder, the working folder of the run.
@@ -151,7 +151,10 @@ needs_checkouts = pytest.mark.skipif(FOLDER is None, reason="no checkouts; name 
     ],
 )
 def test_public_code_runs(project, words, says, host, tmp_path):
-    """It succeeds, or fails by its own error or as docs/compat.md states."""
+    """Public code succeeds, or fails as docs/compat.md states.
+
+    Some code fails by an error that it makes itself.
+    """
     checkout = Path(str(FOLDER), project)
     if words[0].endswith(".ipynb"):
         words = (str(script_of(checkout / words[0], tmp_path)),)
@@ -202,7 +205,10 @@ print(trainer.current_timestep, trainer.fetch_episode_states([state])[state].sha
     ],
 )
 def test_warp_drives_trainer_trains_as_a_users(name, algorithm, says, tmp_path):
-    """WarpDrive's loops on our arrays, draws, models, losses, as in derived trainers."""
+    """WarpDrive's own trainers train on our arrays, models and losses.
+
+    They run as a user's derived trainers do.
+    """
     trainers = Path(str(FOLDER), "warp-drive/warp_drive/training/trainers")
     files = {f"own_{stem}": (trainers / f"trainer_{stem}.py").read_text() for stem in ("base", "a2c", "ddpg")}
     base = "warp_drive.training.trainers.trainer_base"
@@ -241,7 +247,10 @@ print(trainer.current_timestep, type(trainer.models["runner"]).__module__)
 @needs_checkouts
 @pytest.mark.parametrize("version", ["-1.1", *(f"-{tag}" for tag in TAGS), ""])
 def test_warp_drives_network_trains_as_a_users(version, tmp_path):
-    """A copy next to the script, with 2.7's base, finds its data."""
+    """A copy of WarpDrive's network finds its data.
+
+    It lies next to the script, on the model base of 2.7.
+    """
     folder = Path(str(FOLDER), f"warp-drive{version}", "warp_drive/training/models")
     for stem in ("fully_connected", "model_base"):
         if (file := folder / f"{stem}.py").exists():
@@ -276,7 +285,10 @@ print(trainer.current_timestep)
 
 @needs_checkouts
 def test_collective_marl_trains_its_own_models(monkeypatch, tmp_path):
-    """Its notebook's cells, smaller, with WarpDrive's trainer instead of its fork's."""
+    """Collective-MARL's notebook trains its models with WarpDrive's trainer.
+
+    Cells are smaller; the trainer replaces its fork's.
+    """
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(str(FOLDER), "collective")), *sys.path]))
     (tmp_path / "script.py").write_text(COLLECTIVE)
     assert "{'prey': 24, 'predator': 24}" in run(tmp_path, "script.py", host=False)

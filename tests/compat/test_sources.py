@@ -42,7 +42,7 @@ def compiled(source: Path, blocks: int = 1) -> bytes:
 
 
 def write(folder: Path, **files: str) -> Path:
-    """Write files (__ is a slash, .cu the suffix); return the first path."""
+    """Write `.cu` files (__ is a slash); return the first path."""
     paths = [folder / f"{name.replace('__', '/')}.cu" for name in files]
     for path, text in zip(paths, files.values(), strict=True):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -59,7 +59,10 @@ def kernel(body: str = "", parameters: str = "float* x") -> str:
 
 
 def test_kernels_words_and_types_are_found_through_includes():
-    """The registered file has none of them; templates and declarations are no kernels."""
+    """Kernels, words and types are found in included files.
+
+    The registered file has none of them; templates and declarations are no kernels.
+    """
     whole = cuda_source.whole_text(ORCHARD)
     assert cuda_source.warp_drive_sizes(whole, 2, 3, 1) == {"wkNumberAgents": 3, "wkBlocksPerEnv": 1, "wkNumberEnvs": 2}
     declared = cuda_source.signatures(whole, {}, ORCHARD.name)
@@ -79,13 +82,13 @@ def test_kernels_words_and_types_are_found_through_includes():
 
 @needs_cuda_compiler
 def test_source_of_several_files_compiles_for_the_gpu():
-    """It compiles under the kernel's name, though it includes headers of nvcc alone."""
+    """A source of several files compiles, with headers of nvcc."""
     assert b"CudaOrchardStep" in compiled(ORCHARD)
 
 
 @needs_cuda_compiler
 def test_error_names_file_and_line_of_what_is_included(tmp_path):
-    """The message is the compiler's, for the file with the mistake."""
+    """The compiler's error names the included file and the line."""
     source = write(
         tmp_path, build='#include "a/part.cu"\n', a__part='#include "b/deep.cu"\n', a__b__deep="\n\nwrong f;\n"
     )
@@ -94,7 +97,7 @@ def test_error_names_file_and_line_of_what_is_included(tmp_path):
 
 
 def test_include_is_looked_up_beside_the_file_then_beside_the_source(tmp_path):
-    """The nearer file of a name is used; circular includes end."""
+    """The nearest included file is used; circular includes end."""
     source = write(
         tmp_path,
         build='#include "a/part.cu"\n/*\n#include "near.cu"\n*/\n#if 0\nnever\n#else\nalways\n#endif\n',
@@ -110,7 +113,7 @@ def test_include_is_looked_up_beside_the_file_then_beside_the_source(tmp_path):
 
 @needs_cuda_compiler
 def test_files_of_the_users_may_be_named_as_the_cores(tmp_path):
-    """Both are found: the core's by its path, the user's next to the source."""
+    """A user's file may have the same name as our file."""
     parts = {name: f"__device__ int own_{name}() {{ return 1; }}\n" for name in ("reset", "sample")}
     (tmp_path / "core.cuh").write_text("__device__ int own_core() { return 1; }\n")
     text = '#include "core.cuh"\n#include "reset.cu"\n#include "sample.cu"\n'
@@ -121,7 +124,7 @@ def test_files_of_the_users_may_be_named_as_the_cores(tmp_path):
 @needs_cuda_compiler
 @pytest.mark.parametrize("blocks", [1, 2])
 def test_source_may_bring_words_of_warp_drives_itself(tmp_path, blocks):
-    """Its own constants and functions precede ours, and may mix with them."""
+    """A source may define WarpDrive's constants and functions itself."""
     own = f"const int wkNumberAgents = 3;\n#define wkBlocksPerEnv {blocks}\nconst int N_AGENTS = wkNumberAgents;\n"
     own += "__device__ int getEnvID(const int block) { return block / wkBlocksPerEnv; }\n"
     body = "x[getEnvID(blockIdx.x) + getAgentID(threadIdx.x, blockIdx.x, blockDim.x)] = N_AGENTS; __sync_env_threads();"
@@ -131,7 +134,10 @@ def test_source_may_bring_words_of_warp_drives_itself(tmp_path, blocks):
 
 @needs_cuda_compiler
 def test_what_nvcc_accepts_compiles(tmp_path):
-    """Host headers, their named numbers, mixed-type functions; NVRTC lacks them all."""
+    """Host headers, their constants and mixed-type functions compile.
+
+    NVRTC lacks them all.
+    """
     text = "#include <math.h>\n#include <cstdio>\n#include <cfloat>\n#include <stdint.h>\n#include <cuda_runtime.h>\n"
     body = "uint8_t small = 3; int64_t n = INT_MAX; x[0] = pow(2, x[1]) + pow(small, 2) + pow(x[1], 2.0) + M_PI_2;"
     body += 'x[1] = std::sqrt(x[0]) + std::pow(x[0], 2) + FLT_MAX + NAN; assert(n > 0); if (n < 0) printf("%f", x[0]);'
@@ -143,7 +149,7 @@ def test_what_nvcc_accepts_compiles(tmp_path):
     [("near.cu", False), ("stdio.h", False), ("curand_kernel.h", False), ("thrust/sort.h", True), ("absent.h", True)],
 )
 def test_libraries_are_for_nvcc(tmp_path, header, wants_nvcc):
-    """A source that includes a library's header is not for NVRTC."""
+    """A source with a library's header is not for NVRTC."""
     source = write(tmp_path, step='#include "a/part.cu"\n', a__part=f"#include <{header}>\n", near="")
     assert cuda_source.needs_nvcc(source) == wants_nvcc
 
@@ -158,13 +164,13 @@ def test_libraries_are_for_nvcc(tmp_path, header, wants_nvcc):
     ],
 )
 def test_random_numbers_of_curand_compile(tmp_path, text):
-    """With or without cuRAND's header, from WarpDrive's states or the source's own."""
+    """Random numbers compile with WarpDrive's states or the source's own."""
     assert compiled(write(tmp_path, step=text))[:4] == b"\x7fELF"
 
 
 @needs_cuda_compiler
 def test_header_of_curand_may_include_cccl(tmp_path, monkeypatch):
-    """Types and limits that cuRAND takes from CCCL are defined once."""
+    """Types and limits from CCCL are defined once for cuRAND."""
     folders = [Path(site) / "nvidia/cu13/include/cccl" for site in sys.path]
     cccl = next((folder for folder in folders if folder.is_dir()), None)
     if cccl is None:
@@ -183,7 +189,7 @@ def test_header_of_curand_may_include_cccl(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("backend", IN_CUDA_C)
 def test_states_draw_from_streams_of_their_own(backend, monkeypatch):
-    """Two launches draw two words of the stream that each thread's index names."""
+    """Each thread's state draws words from its own stream."""
     name_of(backend, monkeypatch)
     functions = PyCUDAFunctionManager(num_agents=3, num_envs=2)
     index = "int index = blockIdx.x * blockDim.x + threadIdx.x;"
@@ -213,7 +219,10 @@ def test_states_draw_from_streams_of_their_own(backend, monkeypatch):
     ],
 )
 def test_parameter_of_an_agent_kernel(declaration, want):
-    """Type names are looked up in the source; unknown pointers take any array."""
+    """A parameter's type is found through typedefs and macros.
+
+    Unknown pointers take any array.
+    """
     text = "typedef\n  float number;\nusing real = number;\n#define MASK const int*\n#define RESTRICT __restrict__\n"
     got = cuda_source.signatures(text + kernel(parameters=declaration), {}, "f.cu")
     assert got["f"].parameters == (want,)
@@ -253,7 +262,10 @@ def launch(kernel: Taken, *arguments: Any) -> list[str]:
 
 
 def test_agent_kernel_takes_data_of_other_types_with_a_warning():
-    """The array stays, a float is cut; one warning has all types."""
+    """Data of another type give one warning for each launch argument.
+
+    The array stays, and a float is cut to an integer.
+    """
     x, n, y = Parameter("x", "float32", ANY_RANK), Parameter("n", "int32", 0), Parameter("y", None, 2, (None, 3))
     kernel = Taken(False, x, n, y)
     array = torch.zeros(4, dtype=torch.int32)
@@ -268,14 +280,14 @@ def test_agent_kernel_takes_data_of_other_types_with_a_warning():
 
 
 def test_numbers_of_numpy_are_launch_arguments():
-    """WarpDrive's data managers return them; an int is accepted as a float."""
+    """NumPy's numbers are accepted as launch arguments."""
     kernel = Taken(False, Parameter("n", "int32", 0), Parameter("rate", "float32", 0), Parameter("flag", "bool", 0))
     assert launch(kernel, np.int64(3), np.int32(2), np.bool_(True)) == []
     assert kernel.arguments == [3, 2, True]
 
 
 def test_other_mismatches_stay_errors():
-    """Kernels that own environments get declared types; no array takes a scalar."""
+    """Other mismatches of arguments raise an error."""
     parameter = Parameter("x", "float32", ANY_RANK)
     with pytest.raises(TypeMismatch, match=r"is declared float32 \(got int32"):
         launch(Taken(True, parameter), torch.zeros(4, dtype=torch.int32))
@@ -286,7 +298,10 @@ def test_other_mismatches_stay_errors():
 
 
 def test_kernels_that_a_module_lacks_are_left_out(monkeypatch, tmp_path):
-    """The preprocessor may remove them; one that owns environments must exist."""
+    """Kernels that the preprocessor removes are ignored.
+
+    One that owns environments must exist.
+    """
 
     class Driver:
         LogicError = KeyError
@@ -310,7 +325,7 @@ def test_kernels_that_a_module_lacks_are_left_out(monkeypatch, tmp_path):
 @pytest.mark.filterwarnings("ignore:kernel 'CudaOrchardStep', parameter:RuntimeWarning")
 @pytest.mark.parametrize("backend", THREADED)
 def test_orchard_agrees_with_python(backend):
-    """Two episodes, so that changes are restored; numbers of all types arrive."""
+    """Orchard's kernels agree with Python over two episodes."""
     checker = EnvironmentCPUvsGPU(
         dual_mode_env_class=Orchard,
         env_configs={"three": {"num_trees": 3, "episode_length": 3}},
@@ -324,7 +339,7 @@ def test_orchard_agrees_with_python(backend):
 @pytest.mark.filterwarnings("ignore:kernel 'CudaOrchardStep', parameter:RuntimeWarning")
 @pytest.mark.parametrize("backend", THREADED)
 def test_numbers_that_resets_restore_are_one_for_each_environment(backend):
-    """A finished copy restarts at the first number, and the others continue."""
+    """Restored numbers belong to one copy, and reset with it."""
     wrapper = start(Orchard(), backend)
     data = wrapper.cuda_data_manager
     assert data.get_shape("season") == data.get_shape("price") == (2,)

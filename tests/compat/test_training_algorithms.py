@@ -1,4 +1,4 @@
-"""WarpDrive's losses by hand: golden values, transcribed rule, trainer's loss."""
+"""WarpDrive's losses, checked by hand and against a transcription."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def column(*values: float) -> torch.Tensor:
 
 
 def random_batch(seed: int) -> tuple[torch.Tensor, ...]:
-    """Return actions, rewards, flags, values and logits of all types side by side."""
+    """Return random actions, rewards, flags, logits and values."""
     draw = torch.Generator().manual_seed(seed)
     rows = (N_STEPS, N_ENVS, N_AGENTS)
     actions = torch.stack([torch.randint(n, rows, generator=draw, dtype=torch.int32) for n in CHOICES], -1)
@@ -60,7 +60,10 @@ def transcribed_loss(
 
 @pytest.mark.parametrize("algorithm", [A2C, PPO])
 def test_loss_follows_from_the_golden_returns(algorithm):
-    """Returns [2.8, 2.0, 0.7]: advantages [2.3, 1.4, 0]; a fair coin has log 2."""
+    """The loss follows from golden returns by hand.
+
+    Returns [2.8, 2.0, 0.7] give advantages [2.3, 1.4, 0]; a fair coin has entropy log 2.
+    """
     loss, metrics = algorithm(0.9, vf_loss_coeff=0.5, entropy_coeff=[[0, 0.0], [10, 1.0]]).compute_loss_and_metrics(
         5,
         torch.zeros(3, 1, 1, 1, dtype=torch.int32),
@@ -81,7 +84,10 @@ def test_loss_follows_from_the_golden_returns(algorithm):
 
 @pytest.mark.parametrize("normal", [False, True])
 def test_loss_and_gradient_are_those_of_the_rule(normal):
-    """On random batches A2C equals the transcription, and PPO has A2C's gradient."""
+    """A2C's loss and gradient equal the transcription's.
+
+    PPO has A2C's gradient at a ratio of 1.
+    """
     batch = random_batch(3)
     actions, rewards, dones, logits, values = batch
     settings = {"normalize_advantage": normal, "normalize_return": normal, "vf_loss_coeff": 0.7, "entropy_coeff": 0.2}
@@ -100,7 +106,7 @@ def test_loss_and_gradient_are_those_of_the_rule(normal):
 
 
 def test_environments_without_success_are_drawn_in_proportion():
-    """One success and a ratio of 2 select three of four environments."""
+    """Environments without success are sampled by the given ratio."""
     actions, rewards, _, logits, values = random_batch(4)
     dones = torch.zeros(N_STEPS, N_ENVS, dtype=torch.int32)
     dones[2, 1], dones[3, 0] = 2, 1
@@ -121,7 +127,10 @@ def test_environments_without_success_are_drawn_in_proportion():
 
 
 def test_ddpg_losses_follow_from_the_golden_targets():
-    """Two steps, targets [3.286, 4.7, 3.0], critic [3, 4, 5]; the actor's is mean -J."""
+    """DDPG's losses follow from golden two-step targets.
+
+    Targets [3.286, 4.7, 3.0], critic [3, 4, 5]; the actor's loss is mean -J.
+    """
     q = column(3.0, 4.0, 5.0, 100.0).requires_grad_()
     j = column(1.0, 2.0, 3.0, 6.0).requires_grad_()
     actor_loss, critic_loss, metrics = DDPG(0.9, n_step=2).compute_loss_and_metrics(

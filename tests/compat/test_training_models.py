@@ -46,14 +46,14 @@ def tag() -> tuple[EnvWrapper, dict[str, list[int]]]:
 
 
 def test_logit_mask_forbids_what_is_0():
-    """The softmax of a forbidden logit is 0, however large; no mask changes nothing."""
+    """A mask of 0 gives probability 0; without one, logits stay."""
     logits = torch.tensor([5.0, 1.0, 1.0])
     assert apply_logit_mask(logits, torch.tensor([0, 1, 1])).softmax(-1).tolist() == [0.0, 0.5, 0.5]
     assert apply_logit_mask(logits) is logits
 
 
 def test_fully_connected_sees_the_policys_agents(tag):
-    """Observations are the policy's rows; each type's probabilities sum to 1."""
+    """The model sees its policy's rows; probabilities sum to 1."""
     wrapper, policies = tag
     model = FullyConnected(wrapper, CONFIG, "tagger", policies)
     assert FullyConnected(wrapper, [6, 4], "tagger", policies).fc_dims == [6, 4]  # of WarpDrive 1.x
@@ -87,7 +87,7 @@ def test_fully_connected_sees_the_policys_agents(tag):
 
 
 def test_mask_of_the_last_step_counts(tag):
-    """A mask with one choice of each type gives it probability 1."""
+    """A mask with a single choice gives it probability 1."""
     wrapper, policies = tag
     model = FullyConnected(wrapper, CONFIG, "runner", policies)
     mask = torch.zeros(sum(model.output_dims), dtype=torch.int32)
@@ -99,7 +99,10 @@ def test_mask_of_the_last_step_counts(tag):
 
 
 def test_state_dict_has_warpdrives_keys_and_comes_back(tag):
-    """Keys and shapes are WarpDrive's, with a distributed prefix too; others raise."""
+    """State dicts have WarpDrive's keys and shapes, and load again.
+
+    A prefix of distributed training is accepted; wrong shapes raise.
+    """
     wrapper, policies = tag
     first, second = (FullyConnected(wrapper, CONFIG, "runner", policies) for _ in range(2))
     state = first.state_dict()
@@ -125,7 +128,7 @@ def test_state_dict_has_warpdrives_keys_and_comes_back(tag):
 
 
 def test_actor_and_critic_take_continuous_actions():
-    """The actor has a column per action; the critic takes list or array."""
+    """The DDPG actor and critic work with continuous actions."""
     wrapper = EnvWrapper(CUDAClassicControlPendulumEnv(episode_length=5), num_envs=2, env_backend="cpu")
     policies = {"shared": [0]}
     actor = FullyConnectedActor(wrapper, {**CONFIG, "output_w": 2.0}, "shared", policies)
@@ -140,7 +143,7 @@ def test_actor_and_critic_take_continuous_actions():
 
 
 def test_factory_knows_the_built_in_models():
-    """Names map to classes; a duplicate name and an unknown one are errors."""
+    """The factory knows built-in models; duplicate and unknown names raise."""
     assert ModelFactory.create("fully_connected") is FullyConnected
     assert ModelFactory.create("fully_connected_actor") is FullyConnectedActor
     with pytest.raises(ConfigError, match="exists already"):
@@ -171,7 +174,7 @@ def run_config(folder) -> dict:
 
 @pytest.mark.usefixtures("gated")
 def test_users_model_trains_and_is_saved_under_its_own_names(tmp_path):
-    """It learns with its gate; its file loads into it and a new run."""
+    """A user's model learns, and its saved file loads."""
     config = run_config(tmp_path)
     given = copy.deepcopy(config)
     trainer = TrainerA2C(cartpole(), config, {"shared": [0]}, verbose=False)
@@ -196,7 +199,10 @@ def test_users_model_trains_and_is_saved_under_its_own_names(tmp_path):
 
 @pytest.mark.usefixtures("gated")
 def test_users_model_needs_a_trainer_of_warp_drive(tmp_path):
-    """This project's trainer lacks the model's arguments, and reports it."""
+    """Our trainer refuses a user's model for WarpDrive's trainers.
+
+    It lacks the model's arguments.
+    """
     config = run_config(tmp_path)
     del config["policy"]["shared"]["model"]["gate"]
     with pytest.raises(ConfigError, match="'gated': is written for WarpDrive"):
@@ -206,7 +212,7 @@ def test_users_model_needs_a_trainer_of_warp_drive(tmp_path):
 @pytest.mark.usefixtures("gated")
 @pytest.mark.parametrize("name", ["Copied", "CopiedFrom1"])
 def test_copy_of_warpdrives_network_finds_the_batches(tmp_path, name):
-    """At construction they have shapes; after a rollout its data, without a copy."""
+    """A copy of WarpDrive's network reads the rollout's data."""
     ModelFactory.add("copied", "tests.compat.written_models", name)
     config = run_config(tmp_path)
     config["policy"]["shared"]["model"] = {"type": "copied", "fc_dims": [8, 6]}
@@ -234,7 +240,7 @@ def test_copy_of_warpdrives_network_finds_the_batches(tmp_path, name):
 
 @pytest.mark.parametrize("ids", [str, int, np.int64])
 def test_policies_name_agents_by_number_or_text(tmp_path, ids):
-    """Policies and placeholders of the trainer use the environment's agent names."""
+    """Policies may name agents by number or text."""
     config = settings(tmp_path, {"shared": policy()}, num_episodes=12)
     policies = {"shared": np.array([ids(0)]) if ids is np.int64 else (ids(0),)}
     trainer = TrainerA2C(cartpole(), config, policies, verbose=False)
@@ -249,7 +255,7 @@ def test_policies_name_agents_by_number_or_text(tmp_path, ids):
 
 @pytest.mark.usefixtures("gated")
 def test_users_model_is_in_the_trainers_that_scaling_measures(tmp_path, monkeypatch):
-    """Each has the user's model and its key, as the script's first trainer has."""
+    """The search for environments uses the user's model in each trainer."""
     gates = []
 
     def noted(model, *arguments, **named):

@@ -1,4 +1,4 @@
-"""WarpDrive's searches (largest number, environments) and several ranks."""
+"""WarpDrive's searches for the largest number, and several ranks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def run_config(folder: Path) -> dict:
 
 
 def limit(largest: int, tried: list[int]):
-    """Return a function that fails above a number, and notes its arguments."""
+    """Return a function that records arguments, and fails above a number."""
 
     def func(number: int) -> None:
         tried.append(number)
@@ -47,14 +47,17 @@ def limit(largest: int, tried: list[int]):
     ],
 )
 def test_best_param_search_as_worked_by_hand(low, margin, want, tried):
-    """13 is the largest: halve until one works, double until not, then bisect."""
+    """The search finds 13, as by hand.
+
+    It halves until a number works, doubles until one does not, then bisects.
+    """
     calls: list[int] = []
     assert best_param_search(low, margin, limit(13, calls)) == want
     assert calls == tried
 
 
 def test_best_param_search_says_that_nothing_works():
-    """None after 1 has failed; numbers below 1 are never tried."""
+    """The search returns None if 1 fails."""
     calls: list[int] = []
     assert best_param_search(4, 1, limit(0, calls)) is None
     assert calls == [4, 2, 1]
@@ -63,7 +66,10 @@ def test_best_param_search_says_that_nothing_works():
 
 
 def test_vertical_scaling_takes_what_the_script_would_train(tmp_path, monkeypatch):
-    """The script's trainer is not built; environments fill memory; 5 steps stay."""
+    """Scaling finds the number of environments without building a trainer.
+
+    Steps per environment stay 5.
+    """
     points = []
     with_little_memory = functools.partial(scaling.auto_scale, free_bytes=100_000, start=2, on_point=points.append)
     monkeypatch.setattr(scaling, "auto_scale", with_little_memory)
@@ -82,13 +88,13 @@ def test_vertical_scaling_takes_what_the_script_would_train(tmp_path, monkeypatc
 
 
 def test_vertical_scaling_needs_a_trainer():
-    """A script that builds none is an error."""
+    """A script that builds no trainer is an error."""
     with pytest.raises(ConfigError, match="must make a trainer of warp_drive"):
         perform_auto_vertical_scaling(lambda run_configuration, verbose: None, {})
 
 
 def test_distributed_training_trains_in_processes_of_its_own(tmp_path):
-    """Two ranks count their steps together, and one of them writes."""
+    """Two ranks train in processes, and one of them writes."""
     scaling.perform_distributed_training(CARTPOLE, run_config(tmp_path), "run", env_backend="cpu")
     folder = tmp_path / "default/experiment/run"
     assert [path.name for path in folder.glob("results*")] == ["results_device_0.json"]
@@ -113,7 +119,10 @@ def test_distributed_training_gives_each_process_a_gpu(backend, tmp_path):
 
 
 def test_distributed_training_raises_what_a_process_raised(tmp_path):
-    """A rank's error ends the call with its message; WarpDrive prints and continues."""
+    """A rank's error ends the call with its message.
+
+    WarpDrive prints it and continues.
+    """
     config = run_config(tmp_path) | {"name": "chess"}
     config["trainer"]["num_gpus"] = 1
     with pytest.raises(torch.multiprocessing.ProcessRaisedException, match="unknown environment"):

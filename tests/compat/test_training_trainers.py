@@ -1,4 +1,4 @@
-"""WarpDrive's trainers: unchanged scripts, files, metrics, weights, episodes."""
+"""WarpDrive's trainers: scripts, files, metrics, weights, episodes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def ddpg(**more: Any) -> dict[str, Any]:
 def trainer_of(
     env: Any, folder: Path, policies: dict[str, Any] | None = None, agents: dict[str, Any] | None = None, **trainer: Any
 ) -> TrainerA2C | TrainerDDPG:
-    """Return the trainer of a CPU or started environment, with one policy by default."""
+    """Return a trainer, on the CPU with one policy by default."""
     wrapper = env if isinstance(env, EnvWrapper) else EnvWrapper(env, num_envs=N_ENVS, env_backend="cpu")
     config = settings(folder, policies or {"shared": policy()}, **{"num_envs": wrapper.n_envs, **trainer})
     kind = TrainerDDPG if config["policy"].get("shared", {}).get("algorithm") == "DDPG" else TrainerA2C
@@ -75,7 +75,10 @@ def tag(folder: Path) -> TrainerA2C:
 
 @pytest.mark.parametrize("kind", [TrainerA2C, TrainerDDPG, Trainer])
 def test_trainer_refuses_methods_that_nobody_calls(kind):
-    """A user's update on WarpDrive's methods must not silently be replaced by ours."""
+    """A method that we never call is refused.
+
+    A user's update must not silently be replaced by ours.
+    """
 
     class Own(kind):
         def _update_model_params(self, iteration):
@@ -98,7 +101,7 @@ def test_trainer_refuses_methods_that_nobody_calls(kind):
     ],
 )
 def test_script_of_warpdrive_trains_unchanged(backend, tmp_path):
-    """A new process trains by WarpDrive's names: three environments, 1 or 2 policies."""
+    """A script of WarpDrive trains unchanged in a new process."""
     ran = subprocess.run(
         [sys.executable, "-m", "warpdrive_min.compat", str(SCRIPT), str(tmp_path), backend],
         cwd=tmp_path,
@@ -118,7 +121,7 @@ def test_script_of_warpdrive_trains_unchanged(backend, tmp_path):
 @pytest.mark.parametrize("backend", ["cpu", *ON_GPU])
 @pytest.mark.parametrize("name", ["tag_continuous", "tag_gridworld_with_reset_pool", "single_pendulum"])
 def test_setup_trainer_and_train_trains_warpdrives_run_configs(name, backend, tmp_path):
-    """The scripts' function finds environment and policies by the config's names."""
+    """WarpDrive's function trains the config's environment and policies."""
     envs = {"tag_continuous": TAG, "tag_gridworld_with_reset_pool": {"grid_length": 5, "episode_length": 6}}
     policies = {
         "tag_continuous": {"runner": policy(), "tagger": policy()},
@@ -133,7 +136,10 @@ def test_setup_trainer_and_train_trains_warpdrives_run_configs(name, backend, tm
 
 
 def test_setup_trainer_and_train_refuses_unknown_environments():
-    """The error lists WarpDrive's names; each backend's function can be pickled."""
+    """The error lists WarpDrive's names of environments.
+
+    Each backend's function can be pickled.
+    """
     with pytest.raises(ConfigError, match=r"unknown environment \(got 'chess'\); known are single_acrobot"):
         numba_script({"name": "chess", "policy": {}})
     assert pickle.loads(pickle.dumps(numba_script)).keywords == {"env_backend": "numba"}
@@ -162,7 +168,7 @@ def test_attributes_are_warpdrives(tmp_path):
 
 
 def test_results_have_warpdrives_words(tmp_path):
-    """One line per log: metrics by policy, speed statistics; a second run appends."""
+    """Each log line has WarpDrive's keys, and a second run appends."""
     for run in (1, 2):
         trainer = cartpole(tmp_path)
         trainer.train()
@@ -181,7 +187,7 @@ def test_results_have_warpdrives_words(tmp_path):
 
 
 def test_ddpg_results_have_warpdrives_words(tmp_path):
-    """Both networks have their losses, norms, rates and files."""
+    """DDPG's results have losses, norms, rates and files of both networks."""
     trainer = pendulum(tmp_path)
     trainer.train()
     last = json.loads((trainer.folder / "results.json").read_text().splitlines()[-1])["shared"]
@@ -194,7 +200,7 @@ def test_ddpg_results_have_warpdrives_words(tmp_path):
 
 
 def test_loss_by_warpdrives_rule_is_that_of_its_algorithm(tmp_path):
-    """With `compat: warpdrive` the loss is A2C's, by hand from the same batch."""
+    """With `compat: warpdrive`, the loss is WarpDrive's A2C loss."""
     still = policy(lr=0.0, gamma=0.9, vf_loss_coeff=0.5, entropy_coeff=0.1, normalize_advantage=True)
     trainer = cartpole(tmp_path, policies={"shared": still}, compat="warpdrive")
     row = trainer.train(2)
@@ -213,7 +219,7 @@ def test_loss_by_warpdrives_rule_is_that_of_its_algorithm(tmp_path):
 
 
 def test_weights_are_saved_and_come_back(tmp_path):
-    """Weights load by hand and by config; the file name gives the timestep."""
+    """Saved weights load by call or config, with their timestep."""
     trainer = cartpole(tmp_path)
     trainer.train()
     file = trainer.folder / "shared_60.state_dict"
@@ -236,7 +242,7 @@ def test_weights_are_saved_and_come_back(tmp_path):
 
 
 def test_save_model_checkpoint_follows_the_frequency(tmp_path):
-    """The first and last iteration and multiples of the frequency are saved."""
+    """Checkpoints are saved at the ends and multiples of the frequency."""
     trainer = cartpole(tmp_path)
     file = trainer.folder / "shared_0.state_dict"
     for iteration, is_saved in ((1, False), (0, True), (trainer.num_iters - 1, True), (100, True), (50, False)):
@@ -246,7 +252,10 @@ def test_save_model_checkpoint_follows_the_frequency(tmp_path):
 
 
 def test_targets_of_ddpg_follow_weights_that_are_loaded(tmp_path):
-    """After a load targets equal the networks; WarpDrive leaves them at random values."""
+    """Loading weights also sets DDPG's target networks.
+
+    WarpDrive leaves them at random values.
+    """
     trainer = pendulum(tmp_path)
     trainer.train()
     files = {part: str(trainer.folder / f"shared_{part}_60.state_dict") for part in ("actor", "critic")}
@@ -262,7 +271,7 @@ def test_targets_of_ddpg_follow_weights_that_are_loaded(tmp_path):
 
 
 def test_loading_refuses_what_is_not_there(tmp_path):
-    """An unknown policy or part is an error that lists the known ones."""
+    """Loading an unknown policy or part lists the known ones."""
     trainer = cartpole(tmp_path)
     with pytest.raises(ConfigError, match="unknown policy 'runner'; known are shared"):
         trainer.load_model_checkpoint({"runner": "file"})
@@ -274,7 +283,7 @@ def test_loading_refuses_what_is_not_there(tmp_path):
 
 
 def test_episode_states_are_warpdrives(tmp_path):
-    """One state row more than steps, integer actions, rewards, type probabilities."""
+    """Episode states have WarpDrive's shapes: one row more than steps."""
     trainer = tag(tmp_path)
     before = trainer.cuda_envs.cuda_data_manager.pull_data_from_device("loc_x").copy()
     states, actions, rewards, chances = trainer.fetch_episode_states(
@@ -298,7 +307,7 @@ def test_episode_states_are_warpdrives(tmp_path):
 
 
 def test_episode_states_end_with_the_episode(tmp_path):
-    """After a fallen pole states are NaN, actions and rewards 0."""
+    """After an early end, states are NaN, actions and rewards 0."""
     trainer = cartpole(tmp_path, 40)
     states, _, rewards = trainer.fetch_episode_states(["state"], include_rewards_actions=True, use_argmax=True)
     n_steps = int(rewards.sum())
@@ -309,7 +318,10 @@ def test_episode_states_end_with_the_episode(tmp_path):
 
 
 def test_evaluated_episodes_count_every_step(tmp_path):
-    """CartPole pays 1 a step: rewards equal steps in every environment, last included."""
+    """Evaluated episodes count each step, the last one included.
+
+    CartPole pays 1 a step, so rewards equal steps.
+    """
     trainer = cartpole(tmp_path, 12)
     rewards, steps = trainer.evaluate_episodes(use_argmax=True)
     assert rewards["shared"].shape == (N_ENVS, 1)
@@ -324,7 +336,7 @@ def test_evaluated_episodes_count_every_step(tmp_path):
 
 
 def test_batch_is_rounded_down_with_a_warning(tmp_path):
-    """WarpDrive drops the remainder, as here; the user's mapping is unchanged."""
+    """The batch is rounded down with a warning, as in WarpDrive."""
     config = settings(tmp_path, {"shared": policy()}, train_batch_size=23)
     given = copy.deepcopy(config)
     with pytest.warns(UserWarning, match=r"must be a multiple of num_envs = 4 \(got 23\); 20 is taken"):
@@ -344,7 +356,10 @@ def test_batch_is_rounded_down_with_a_warning(tmp_path):
     ],
 )
 def test_key_that_nothing_reads_is_left_out_with_a_warning(tmp_path, place, key, says):
-    """WarpDrive ignores it; all else is used, and the user's mapping is unchanged."""
+    """A key without effect is ignored with a warning.
+
+    The user's mapping is unchanged.
+    """
     config = settings(tmp_path, {"shared": policy()})
     want = run_config(config)
     section = config
@@ -358,7 +373,7 @@ def test_key_that_nothing_reads_is_left_out_with_a_warning(tmp_path, place, key,
 
 
 def test_settings_that_warpdrive_has_not_fit_the_batch(tmp_path):
-    """PPO minibatches divide the batch by default; Weights & Biases is opt-in."""
+    """PPO's minibatches divide the batch; Weights & Biases is optional."""
     config = settings(tmp_path, {"shared": policy("PPO"), "named": policy("PPO", n_minibatches=2)}, train_batch_size=12)
     made = run_config(config)
     assert (made.policy["shared"].n_minibatches, made.policy["named"].n_minibatches) == (4, 2)
@@ -379,14 +394,17 @@ def test_settings_that_warpdrive_has_not_fit_the_batch(tmp_path):
     ],
 )
 def test_what_warpdrive_has_not_is_refused(key, more, tmp_path):
-    """WarpDrive's trainers lack the network and moments; the error names ours."""
+    """Our trainers' settings are refused, and the error names ours.
+
+    WarpDrive's trainers lack the network and the moments.
+    """
     config = settings(tmp_path, {"shared": policy(**more)})
     with pytest.raises(ConfigError, match=rf"policy\.shared\.{key}: does not exist .* use warpdrive_min"):
         run_config(config)
 
 
 def test_recurrent_model_is_refused(tmp_path):
-    """WarpDrive's trainers have models without states; the error names ours."""
+    """A recurrent model is refused, and the error names our trainer."""
     policies = {"shared": policy(model={"type": "gru", "fc_dims": [8]})}
     with pytest.raises(ConfigError, match=r"policy\.shared\.model\.type: .* no recurrent .*gru.* use warpdrive_min"):
         cartpole(tmp_path, policies=policies)
@@ -394,13 +412,13 @@ def test_recurrent_model_is_refused(tmp_path):
 
 
 def test_wrapper_and_config_must_be_given():
-    """WarpDrive's arguments all have defaults; two of them must be given."""
+    """Wrapper and config are required, despite WarpDrive's defaults."""
     with pytest.raises(ConfigError, match="needs env_wrapper and config"):
         TrainerA2C()
 
 
 def test_statistics_print(capsys):
-    """WarpDrive's printed statistics can be printed."""
+    """WarpDrive's calls to print statistics work."""
     PerfStats.pretty_print(
         PerfStats(iters=2, steps=10, rollout_time=1.0, training_time=2.0, total_time=4.0).get_perf_stats()
     )
@@ -418,7 +436,7 @@ def test_statistics_print(capsys):
 
 @pytest.mark.parametrize("backend", THREADED)
 def test_users_environment_trains(backend, tmp_path):
-    """Walkers has neither time limit nor restart: 4-step episodes restart in 5 steps."""
+    """A user's environment without time limit and restart trains."""
     wrapper = wrapped(CUDAWalkers(), backend)
     trainer = trainer_of(wrapper, tmp_path, train_batch_size=10)
     before = trainer.models["shared"].state_dict()
@@ -436,7 +454,7 @@ def test_users_environment_trains(backend, tmp_path):
 
 
 class RowedWalkers(CUDAWalkers):
-    """Walkers that create the rows of two environments and keep cells at resets."""
+    """Walkers with their own two rows, whose cells survive resets."""
 
     def get_data_dictionary(self):
         feed = super().get_data_dictionary()
@@ -447,7 +465,7 @@ class RowedWalkers(CUDAWalkers):
 
 @pytest.mark.parametrize("backend", THREADED)
 def test_rows_that_an_environment_made_itself_are_fetched(backend, tmp_path):
-    """An array ``(n_envs, n)`` pushed without a reset copy is a state of an episode."""
+    """Arrays that an environment made per copy are fetched as states."""
     trainer = trainer_of(wrapped(RowedWalkers(), backend), tmp_path)
     cells, actions, _ = trainer.fetch_episode_states(["cell"], env_id=1, include_rewards_actions=True)
     moves = np.array([0, 1, -1])[actions[:, :, 0]]
@@ -457,7 +475,7 @@ def test_rows_that_an_environment_made_itself_are_fetched(backend, tmp_path):
 
 @pytest.mark.parametrize("backend", THREADED)
 def test_environment_with_arrays_of_each_policy_trains(backend, tmp_path):
-    """The towns' two policies have own observations, actions and rewards; both learn."""
+    """Two policies with their own arrays both learn."""
     wrapper = wrapped(Towns(**SMALL), backend)
     policies = wrapper.env.policy_tag_to_agent_id_map
     config = settings(tmp_path, {name: policy() for name in policies}, num_envs=2, train_batch_size=6)
@@ -475,7 +493,7 @@ def test_environment_with_arrays_of_each_policy_trains(backend, tmp_path):
 
 
 def test_arrays_of_each_policy_need_an_environment_that_reads_them(tmp_path):
-    """Tag has one action array; arrays per policy would have no effect."""
+    """Arrays per policy raise for an environment that ignores them."""
     wrapper = EnvWrapper(TagContinuous(**TAG), num_envs=N_ENVS, env_backend="cpu")
     config = settings(tmp_path, {"runner": policy(), "tagger": policy()})
     agents = {"tagger": list(wrapper.env.taggers), "runner": list(wrapper.env.runners)}
@@ -485,7 +503,7 @@ def test_arrays_of_each_policy_need_an_environment_that_reads_them(tmp_path):
 
 @pytest.mark.parametrize("backend", THREADED)
 def test_environment_with_masks_trains(backend, tmp_path):
-    """Observations of treaties are dicts with a mask; no forbidden action is drawn."""
+    """An environment with masks trains without forbidden actions."""
     wrapper = wrapped(CUDATreaties(**FOUR), backend)
     trainer = trainer_of(wrapper, tmp_path, train_batch_size=4)
     trainer.train(1)
@@ -498,7 +516,7 @@ def test_environment_with_masks_trains(backend, tmp_path):
 
 
 def test_defaults_are_warpdrives():
-    """Missing settings come from WarpDrive's default config; present ones stay."""
+    """Missing settings come from WarpDrive's default config."""
     read = run_config({"policy": {"a": {"algorithm": "PPO"}, "b": {"algorithm": "PPO", "clip_param": 0.3}}})
     policy, trainer, saving = read.policy["a"], read.trainer, read.saving
     want = yaml.safe_load(DEFAULT_CONFIGS.read_text())

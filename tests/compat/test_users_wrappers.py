@@ -1,4 +1,4 @@
-"""Uncopyable environments and users' wrappers: training, evaluation, checks."""
+"""Environments that cannot be copied, and users' wrappers of them."""
 
 from __future__ import annotations
 
@@ -74,7 +74,10 @@ def arrays(wrapper):
 
 @pytest.mark.parametrize("kind", WRAPPERS)
 def test_environment_that_cannot_be_copied_trains_and_is_looked_at(kind, backend, tmp_path):
-    """Episodes are played between two iterations, and the state is restored."""
+    """An environment that cannot be copied trains, and episodes are fetched.
+
+    They are played between two iterations, and the state is restored.
+    """
     wrapper = wrapped(kind, backend)
     trainer = trainer_of(wrapper, tmp_path)
     assert trainer.cuda_envs is wrapper
@@ -102,7 +105,7 @@ def test_environment_that_cannot_be_copied_trains_and_is_looked_at(kind, backend
 
 
 def test_looking_on_leaves_training_as_it_is(backend, tmp_path):
-    """An observed run learns the same weights as another."""
+    """Fetching episodes leaves the training's weights unchanged."""
     weights = []
     for n_looks in (0, 1):
         trainer = trainer_of(wrapped("warpdrive's", backend), tmp_path / str(n_looks))
@@ -116,7 +119,7 @@ def test_looking_on_leaves_training_as_it_is(backend, tmp_path):
 
 @pytest.mark.parametrize("wrapper", [EnvWrapper, WrapperWithOtherArguments, WrapperByHand])
 def test_checker_takes_a_users_wrapper(wrapper, backend):
-    """Arguments as for WarpDrive's checker; a differing reward in Python is found."""
+    """The checker accepts a user's wrapper, and finds a wrong reward."""
 
     class Generous(Coins):
         def step(self, actions=None):
@@ -142,7 +145,10 @@ def test_checker_takes_a_users_wrapper(wrapper, backend):
 @needs_host
 @pytest.mark.parametrize("ids", [str, int, np.int64])
 def test_checker_asks_users_wrappers_for_agents_by_their_ids(ids, monkeypatch):
-    """The wrapper uses "0" and "1", the environment 0 and 1, policies either."""
+    """The checker translates agent ids for a user's wrapper.
+
+    The wrapper uses "0" and "1", the environment 0 and 1, policies either.
+    """
     name_of("host", monkeypatch)
 
     class Generous(NumberedCoins):
@@ -167,7 +173,10 @@ def test_checker_asks_users_wrappers_for_agents_by_their_ids(ids, monkeypatch):
 
 
 def test_checker_says_whose_value_is_missing(backend):
-    """A Python class with agents unlike ``action_space`` raises and names both."""
+    """The error names the missing agent and its Python class.
+
+    The class's agents differ from ``action_space``.
+    """
 
     class Forgetful(Coins):
         def step(self, actions=None):
@@ -186,7 +195,7 @@ def test_checker_says_whose_value_is_missing(backend):
 
 
 def test_users_wrapper_is_scaled_by_its_script(backend, tmp_path, monkeypatch):
-    """The script makes each trial's environments; nothing copies them."""
+    """Each trial of the search makes its environments by the script."""
     sizes = []
 
     def auto_scale(config, make_wrapper, policies, n_iterations):
@@ -212,13 +221,13 @@ def test_users_wrapper_is_scaled_by_its_script(backend, tmp_path, monkeypatch):
 
 
 def test_wrapper_must_have_what_warpdrives_has():
-    """The error names the missing attributes."""
+    """The error names attributes that a user's wrapper lacks."""
     with pytest.raises(ConfigError, match="wrapper object: needs the attribute 'env'; WarpDrive's wrapper has it"):
         create_and_push_data_placeholders(object())
 
 
 def test_copy_of_a_model_is_in_the_same_environment(monkeypatch, tmp_path):
-    """DDPG's target copies share a model's uncopyable environment."""
+    """A copy of a model, such as DDPG's target, shares its environment."""
 
     class Holding(Gated):
         def __init__(self, env, *arguments, **named):

@@ -1,4 +1,4 @@
-"""A user's environment with a thread for each agent, in Python, Numba and CUDA C."""
+"""A user's environment with a thread for each agent."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ needs_cuda_compiler = pytest.mark.skipif(cuda_c.gpu_compiler() is None, reason="
 
 @pytest.mark.parametrize(("backend", "blocks"), BLOCKS)
 def test_walkers_step_as_worked_by_hand(backend, blocks):
-    """Cells 0, 2, 4 of 6 step +1, -1, 0 and meet at 1; in copy 1 agent 0 wraps to 5."""
+    """Walkers move, meet and wrap around as computed by hand.
+
+    Cells 0, 2, 4 of 6 step +1, -1, 0 and meet at 1; in copy 1 agent 0 wraps to 5.
+    """
     wrapper = start(CUDAWalkers(), backend, blocks=blocks)
     data = wrapper.cuda_data_manager
     data.data_on_device_via_torch("sampled_actions")[:, :, 0] = torch.tensor([[1, 2, 0], [2, 0, 1]])
@@ -45,7 +48,7 @@ def test_walkers_step_as_worked_by_hand(backend, blocks):
 
 @pytest.mark.parametrize(("backend", "blocks"), BLOCKS)
 def test_walkers_restart_where_they_started(backend, blocks):
-    """The flag is set at the end; a reset restores cells, counter and observations."""
+    """Walkers restart with their first cells, counter and observations."""
     wrapper = start(CUDAWalkers(episode_length=2), backend, blocks=blocks)
     data = wrapper.cuda_data_manager
     data.data_on_device_via_torch("sampled_actions").fill_(1)
@@ -61,7 +64,7 @@ def test_walkers_restart_where_they_started(backend, blocks):
 
 @pytest.mark.parametrize(("backend", "blocks"), BLOCKS)
 def test_consistency_checker_runs_the_users_classes(backend, blocks, registrar):
-    """The checker pushes observations, actions, rewards; both classes are equal."""
+    """The checker runs a user's two classes, which agree."""
     checker = EnvironmentCPUvsGPU(
         cpu_env_class=Walkers,
         cuda_env_class=CUDAWalkers,
@@ -77,7 +80,7 @@ def test_consistency_checker_runs_the_users_classes(backend, blocks, registrar):
 
 @needs_numba
 def test_consistency_checker_finds_a_difference():
-    """A Python class that pays twice as much is caught at the first meeting."""
+    """The checker finds a reward that is too large by a factor of 2."""
 
     class Generous(Walkers):
         def __init__(self, **config):
@@ -92,7 +95,7 @@ def test_consistency_checker_finds_a_difference():
 
 
 def test_python_class_runs_on_the_cpu():
-    """Without a GPU the wrapper steps one Python environment with a dict of actions."""
+    """The Python class runs without a GPU, by agent."""
     wrapper = EnvWrapper(CUDAWalkers(), env_backend="cpu")
     assert list(wrapper.reset()) == [0, 1, 2]
     _, rewards, done, _ = Walkers.step(wrapper.env, {0: 1, 1: 2, 2: 0})
@@ -102,7 +105,7 @@ def test_python_class_runs_on_the_cpu():
 
 @pytest.mark.gpu
 def test_large_environment_over_eight_blocks_agrees_with_python():
-    """5,000 agents, 8 blocks: all agents see all moves through the cluster's barrier."""
+    """5,000 agents on eight blocks agree with Python."""
     wrapper = start(CUDAWalkers(num_agents=5000), "pycuda", n_envs=3, blocks=8)
     data, reference = wrapper.cuda_data_manager, Walkers(num_agents=5000)
     reference.reset()
@@ -140,7 +143,7 @@ def _sizes(n_agents: int, n_envs: int, load: str = "import") -> list[int]:
 
 @needs_numba
 def test_several_sizes_live_in_one_process():
-    """Each load has its own sizes, also in the helper module; earlier ones stay."""
+    """Environments of several sizes run in one process."""
     small, large = start(CUDAWalkers(2), "numba"), start(CUDAWalkers(4), "numba", n_envs=1)
     for wrapper in (small, large, small):
         data = wrapper.cuda_data_manager
@@ -153,14 +156,14 @@ def test_several_sizes_live_in_one_process():
 @needs_numba
 @pytest.mark.parametrize("load", ["import", "registered"])
 def test_step_module_sees_the_managers_sizes(load):
-    """wkNumberEnvs, wkNumberAgents and wkBlocksPerEnv are the manager's at each load."""
+    """The step module sees the manager's sizes at each load."""
     assert _sizes(3, 7, load) == [7, 3, 1, 1]
     assert _sizes(5, 2, load) == [2, 5, 1, 1]
 
 
 @needs_numba
 def test_device_functions_are_no_kernels():
-    """Functions called by kernels cannot be launched; their names stay free."""
+    """Device functions cannot be launched, and their names stay free."""
     functions = NumbaFunctionManager(num_agents=2, num_envs=2)
     functions.import_numba_from_source_code(NUMBA_SOURCE)
     assert functions.has_function("sizes")
@@ -169,7 +172,7 @@ def test_device_functions_are_no_kernels():
 
 @needs_numba
 def test_config_is_there_while_a_module_loads_only():
-    """Afterwards neither the config nor its dependents can be imported."""
+    """The config can be imported only while a module loads."""
     _sizes(3, 2)
     helper = "tests.compat.walkers_moves_numba"
     assert not {CONFIG, NUMBA_SOURCE, helper} & set(sys.modules)
@@ -179,7 +182,7 @@ def test_config_is_there_while_a_module_loads_only():
 
 @needs_numba
 def test_numba_environment_has_one_block():
-    """Several blocks have no barrier in Numba."""
+    """Numba refuses several blocks per environment, for want of a barrier."""
     functions = NumbaFunctionManager(num_agents=4, num_envs=2, blocks_per_env=2)
     with pytest.raises(ConfigError, match=r"blocks_per_env must be 1 .*got 2"):
         functions.import_numba_from_source_code(NUMBA_SOURCE)
@@ -197,7 +200,7 @@ def _constants(blocks: int) -> dict[str, int]:
 @needs_cuda_compiler
 @pytest.mark.parametrize("blocks", [1, 2, 8])
 def test_cuda_source_compiles_for_the_gpu(blocks):
-    """The source compiles for every cluster size, and its signatures are read."""
+    """The source compiles for each number of blocks per environment."""
     cubin = cuda_c.compile_cubin(CUDA_SOURCE, _constants(blocks), "sm_90")
     assert cubin.read_bytes()[:4] == b"\x7fELF"
     declared = cuda_source.signatures(CUDA_SOURCE.read_text(), {}, "walkers_step.cu")
@@ -212,7 +215,10 @@ def test_cuda_source_compiles_for_the_gpu(blocks):
 
 @needs_cuda_compiler
 def test_source_may_use_what_nvcc_includes(tmp_path):
-    """WarpDrive uses nvcc, so sources need host headers, which NVRTC lacks."""
+    """A source may use host headers, as WarpDrive's nvcc does.
+
+    NVRTC lacks them.
+    """
     source = tmp_path / "user.cu"
     source.write_text(
         'extern "C" __global__ void f(float* x, int* n) {\n'
@@ -236,7 +242,7 @@ def test_source_may_use_what_nvcc_includes(tmp_path):
     ],
 )
 def test_blocks_of_an_environment_are_a_cluster(tmp_path, blocks, wants):
-    """One block has a block barrier; several are one cluster with its barrier."""
+    """Several blocks of an environment form a cluster with its barrier."""
     unit, ptx = tmp_path / "unit.cu", tmp_path / "unit.ptx"
     unit.write_text(cuda_c.unit(CUDA_SOURCE, _constants(blocks)))
     command = ["nvcc", "-ptx", "-arch=sm_90", "-std=c++17", f"-I{cuda_source.ROOT}", "-o", str(ptx), str(unit)]
@@ -254,13 +260,19 @@ def test_blocks_of_an_environment_are_a_cluster(tmp_path, blocks, wants):
     ],
 )
 def test_clusters_have_limits(blocks, architecture, message):
-    """Over eight blocks, or several without clusters, raise before compilation."""
+    """Impossible numbers of blocks raise before compilation.
+
+    The number is over eight, or above one on a GPU without clusters.
+    """
     with pytest.raises(CompileError, match=message):
         cuda_c.compile_cubin(CUDA_SOURCE, _constants(blocks), architecture)
 
 
 def test_only_sources_that_speak_warp_drive_get_its_vocabulary(tmp_path):
-    """Other sources are compiled as before, so that their cached code stays valid."""
+    """Only sources with WarpDrive's words get its definitions.
+
+    Other sources are compiled as before, so that their cached code stays valid.
+    """
     own = tmp_path / "own.cu"
     own.write_text("WD_KERNEL(own)(int* x, int n_envs) {}\n")
     assert cuda_source.warp_drive_sizes(own.read_text(), 2, 3, 1) == {}
@@ -271,5 +283,5 @@ def test_only_sources_that_speak_warp_drive_get_its_vocabulary(tmp_path):
 
 
 def test_source_lies_where_the_registrar_says(registrar):
-    """Backends of one language share a source."""
+    """The source is the registered file, one for each language."""
     assert Path(registrar.get_cuda_env_src_path("walkers", "host")) == CUDA_SOURCE

@@ -1,4 +1,4 @@
-"""Walkers, as a WarpDrive user writes it: a Python class and a kernel subclass."""
+"""Walkers: a Python class and a kernel subclass in WarpDrive's style."""
 
 from pathlib import Path
 
@@ -14,7 +14,10 @@ NUMBA_SOURCE = "tests.compat.walkers_step_numba"
 
 
 class Walkers:
-    """Agents on a ring of twice the cells; each is paid per agent it meets."""
+    """Agents on a ring, paid for each agent that they meet.
+
+    The ring has two cells per agent.
+    """
 
     name = "Walkers"
 

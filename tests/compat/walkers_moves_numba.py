@@ -1,4 +1,4 @@
-"""Part of the step module that also depends on the config."""
+"""Part of the step module; it also depends on the config."""
 
 import numba.cuda as numba_driver
 import warp_drive.numba_includes.env_config

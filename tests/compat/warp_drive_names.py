@@ -1,4 +1,4 @@
-"""Public names of a WarpDrive checkout; those of 2.7.1 are in a toml file.
+"""Public names of a WarpDrive checkout, 2.7.1's stored as TOML.
 
 ``python -m tests.compat.warp_drive_names CHECKOUT`` writes ``warp_drive_names.toml``.
 """

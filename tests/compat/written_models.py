@@ -1,4 +1,4 @@
-"""Users' models: on WarpDrive's base, on torch alone, or copies of its network."""
+"""Users' models: on WarpDrive's base, on torch, or copied."""
 
 import torch
 from torch import nn
@@ -23,7 +23,10 @@ class Gated(ModelBaseFullyConnected):
 
 
 class Copied(nn.Module):
-    """Network without WarpDrive's base, sized by wrapper and data manager (to 2.7)."""
+    """Network of WarpDrive 2.7 and earlier, without its base class.
+
+    Its sizes come from wrapper and data manager.
+    """
 
     def __init__(
         self,

@@ -93,7 +93,7 @@ class SummingInKernels(Summing, CUDAEnvironmentContext):
 
 
 def build(c):
-    """Return Summing's NumPy step, for arrays of all agents, or of each policy."""
+    """Return Summing's NumPy step for an array layout."""
 
     def count(_timestep_, _done_):
         _timestep_ += 1

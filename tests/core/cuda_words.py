@@ -1,4 +1,4 @@
-"""Words of CUDA C with an expression and its value, for `docs/cuda-words.md`."""
+"""Words of CUDA C with an example each, for `docs/cuda-words.md`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 
 
 class Use(NamedTuple):
-    """Use of a word: statements, the expression of its result, and the value."""
+    """Use of a word: statements, expression and its value."""
 
     word: str
     expression: str
@@ -315,7 +315,7 @@ PARAMETERS: Final = """(const float* f, const double* d, const int* n, const lon
 
 
 def body(uses: list[Use], *, own: bool) -> str:
-    """Return statements that write the results: numbers to ``y``, integers to ``z``."""
+    """Return statements that write results to ``y`` (float) or ``z`` (integer)."""
     lines = [INPUTS]
     for at, use in enumerate(uses):
         cast = (

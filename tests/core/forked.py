@@ -1,4 +1,4 @@
-"""Use `host` with two threads, then fork; each child reports one task.
+"""Use `host`, then fork; each child reports its work.
 
 `test_forks` runs it.
 """
@@ -34,7 +34,7 @@ def wrapper() -> EnvWrapper:
 
 
 def agents(folder: Path) -> Callable[[], None]:
-    """Return a launch of a kernel with a thread for each agent."""
+    """Return a launch of a kernel with threads for agents."""
     source = folder / "kernel.cu"
     source.write_text('extern "C" __global__ void f(int* x) { atomicAdd(x, 1); }\n')
     kernel = BACKENDS["host"].compile(source, SIZES)["f"]
@@ -56,7 +56,10 @@ def in_grandchild(work: Callable[[], object]) -> dict[str, object]:
 
 
 def in_child(work: Callable[[], object]) -> dict[str, object]:
-    """Fork, work in the child within 20 s; return exit code, threads and warnings."""
+    """Fork; do work in the child and return its report.
+
+    It has 20 s. The report has exit code, threads and warnings.
+    """
     ours, theirs = os.pipe()
     if child := os.fork():
         os.close(theirs)

@@ -29,7 +29,7 @@ needs_host = pytest.mark.skipif(not BACKENDS["host"].availability().available, r
 
 
 def test_table_of_backends_is_a_mapping_by_their_names(monkeypatch):
-    """Each is made once, and another one can take its place for a while."""
+    """The table maps names to backends, and accepts replacements."""
     assert {name: backend.name for name, backend in BACKENDS.items()} == {name: name for name in BACKENDS}
     assert BACKENDS["cpu"] is BACKENDS["cpu"]
     assert "pycdua" not in BACKENDS
@@ -40,7 +40,7 @@ def test_table_of_backends_is_a_mapping_by_their_names(monkeypatch):
 
 @pytest.mark.parametrize("package", [warpdrive_min, backends], ids=lambda each: each.__name__)
 def test_package_has_all_its_names_and_no_others(package):
-    """A misspelt name is an AttributeError, as in every module."""
+    """A misspelt name of the package raises AttributeError."""
     assert all(getattr(package, name) is not None for name in package.__all__)
     assert {*package.__all__} <= {*dir(package)}
     with pytest.raises(AttributeError, match="has no attribute 'EnvWraper'"):
@@ -51,7 +51,7 @@ def test_package_has_all_its_names_and_no_others(package):
 
 
 def test_unknown_backend_raises_and_lists_those_known():
-    """A misspelt name never falls back to another backend."""
+    """A misspelt backend raises, and never falls back to another."""
     with pytest.raises(BackendUnavailable, match=r"unknown backend .got 'pycdua'.; known are cpu, host, numba, pycuda"):
         backends.get("pycdua")
 
@@ -65,7 +65,7 @@ def test_unknown_backend_raises_and_lists_those_known():
     ],
 )
 def test_backend_that_is_not_installed_says_what_to_install(monkeypatch, name, package, message):
-    """A missing package is an error with the install line, on every path to it."""
+    """A missing package raises, with the line that installs it."""
     find_spec = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda each: None if each == package else find_spec(each))
     assert not availability()[name].available
@@ -84,7 +84,7 @@ def test_backend_that_is_not_installed_says_what_to_install(monkeypatch, name, p
     ],
 )
 def test_backend_without_a_gpu_says_why(monkeypatch, name, cuda, message):
-    """The reason separates a CPU build of torch from a missing GPU."""
+    """The error separates a CPU build of torch from a missing GPU."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda each: each)
     monkeypatch.setenv("NUMBA_ENABLE_CUDASIM", "0")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
@@ -94,7 +94,7 @@ def test_backend_without_a_gpu_says_why(monkeypatch, name, cuda, message):
 
 
 def test_numba_says_that_it_simulates(monkeypatch):
-    """The simulator needs no GPU, has no graphs, and keeps arrays on the CPU."""
+    """Numba's simulator needs no GPU, and captures no graphs."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda each: each)
     monkeypatch.setenv("NUMBA_ENABLE_CUDASIM", "1")
     assert availability()["numba"] == Availability(True, "simulator")
@@ -103,7 +103,7 @@ def test_numba_says_that_it_simulates(monkeypatch):
 
 
 def test_availability_reads_as_a_sentence():
-    """A state names the available parts, or the missing part and a remedy."""
+    """Availability prints its parts, or the missing part and a remedy."""
     assert str(Availability(True)) == "available"
     assert str(Availability(True, "NumPy")) == "available (NumPy)"
     assert str(Availability(False, "no GPU", "buy one")) == "not available: no GPU; buy one"
@@ -111,7 +111,7 @@ def test_availability_reads_as_a_sentence():
 
 @on_every_backend
 def test_backend_tells_where_it_runs(backend):
-    """CPU backends count threads; a GPU has no count."""
+    """CPU backends report their threads; GPU backends report none."""
     got = backends.get(backend)
     assert got is BACKENDS[backend]
     assert got.threads == {"cpu": 1, "host": torch.get_num_threads()}.get(backend)
@@ -162,14 +162,14 @@ def test_annotations_declare_dtype_and_rank():
 
 
 class State(NamedTuple):
-    """Arrays for a kernel; a field without underscores maps to a reserved array."""
+    """Arrays of a kernel; some field names map to reserved arrays."""
 
     speed: float32[:, :]  # noqa: F821
     timestep: int32[:]  # noqa: F821
 
 
 def test_named_tuple_stands_for_a_parameter_a_field():
-    """Its fields bind by name like parameters, and pass as one argument."""
+    """Fields of a named tuple bind like parameters of the kernel."""
 
     def kernel(force: int32, state: State, n_envs):  # noqa: F821
         pass
@@ -192,7 +192,7 @@ class Scene(NamedTuple):
 
 
 def test_named_tuple_may_hold_others():
-    """Each array in them is a parameter; they pass as one argument."""
+    """A named tuple may contain others, and each array binds."""
 
     def kernel(scene: Scene, force: int32):  # noqa: F821
         pass
@@ -203,7 +203,7 @@ def test_named_tuple_may_hold_others():
 
 
 def test_dtype_names_are_numpys():
-    """Torch's dtypes go by NumPy's names."""
+    """Torch's dtypes have NumPy's names."""
     for dtype in (torch.float32, torch.int32, torch.bool, torch.uint8, torch.int64, torch.float64):
         assert np.dtype(dtype_name(dtype)) == torch.zeros((), dtype=dtype).numpy().dtype
 
@@ -214,7 +214,7 @@ def test_dtype_names_are_numpys():
 @on_every_backend
 @pytest.mark.parametrize(("n_agents", "n_envs"), [(1, 1), (3, 2), (3, 43), (5, 26), (70, 2)])
 def test_kernel_reaches_every_agent_once(backend, n_agents, n_envs):
-    """Environments packed into blocks, or one to a block, with a partial last block."""
+    """A kernel reaches each agent once, with a partial last block."""
     if is_simulated(backend) and n_agents * n_envs > 150:
         n_envs = 1 + 150 // n_agents  # the simulator starts some thousand threads a second
     data, functions = managers(backend, n_agents, n_envs)
@@ -231,7 +231,10 @@ def test_kernel_reaches_every_agent_once(backend, n_agents, n_envs):
 
 @on_every_backend
 def test_launch_keeps_its_number_of_blocks(backend):
-    """Also for fewer environments than prepared: one shape a kernel in simulation."""
+    """A launch keeps its number of blocks.
+
+    A second preparation for fewer environments does not change it: one shape a kernel in simulation.
+    """
     data, functions = managers(backend, 3, 43)
     push(data, "target", np.zeros((43, 3), np.float32))
     push(data, "offset", [7])
@@ -276,7 +279,7 @@ def test_language_without_a_source_raises():
 
 
 def test_openmp_probe_says_no_for_a_compiler_without_it(monkeypatch):
-    """A compiler that cannot link OpenMP builds single-threaded kernels instead."""
+    """A compiler without OpenMP builds single-threaded kernels."""
     from warpdrive_min.backends import host
 
     def refuse(*_: object) -> None:
@@ -288,7 +291,10 @@ def test_openmp_probe_says_no_for_a_compiler_without_it(monkeypatch):
 
 
 def test_module_is_unloaded_where_another_one_is_loaded():
-    """The next load unloads a module, not its last kernel's deletion."""
+    """Loading a module unloads the earlier one.
+
+    Deleting its last kernel does not.
+    """
 
     class Module:
         """Fake of PyCUDA's module."""
@@ -304,7 +310,7 @@ def test_module_is_unloaded_where_another_one_is_loaded():
 
 
 def test_lazy_module_is_replaced_by_the_module():
-    """A kernel's launch has no indirection."""
+    """A launch calls the module itself, without indirection."""
     namespace = {}
     namespace["m"] = LazyModule("math", namespace, "m")
     assert namespace["m"].sqrt(4.0) == 2.0

@@ -1,4 +1,4 @@
-"""Cache folder: compiled code is found again, and failures name its variable."""
+"""Cache folder: compiled code is reused, and failures name the variable."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from warpdrive_min.errors import ConfigError
 @pytest.mark.parametrize("variable", ["WARPDRIVE_MIN_CACHE", "XDG_CACHE_HOME", "HOME"])
 @pytest.mark.parametrize("place", ["/proc/none", "a file"])
 def test_folder_that_cannot_be_made_is_named(variable, place, tmp_path, monkeypatch):
-    """The error names folder, its variable, and the one to set; nothing is compiled."""
+    """The error names an unusable folder and its variable."""
     for name in ("WARPDRIVE_MIN_CACHE", "XDG_CACHE_HOME", "HOME"):
         monkeypatch.delenv(name, raising=False)
     file = tmp_path / "a file"
@@ -29,7 +29,10 @@ def test_folder_that_cannot_be_made_is_named(variable, place, tmp_path, monkeypa
 
 
 def test_user_without_a_home_is_told(monkeypatch):
-    """As in a container under a number without a name."""
+    """The error for a user without a home names the variable.
+
+    A container may run under a number without a name.
+    """
     for name in ("WARPDRIVE_MIN_CACHE", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("Could not determine home directory")))
@@ -38,7 +41,7 @@ def test_user_without_a_home_is_told(monkeypatch):
 
 
 def test_compiled_file_is_made_once(tmp_path, monkeypatch):
-    """The same key gives the same file, another one another file."""
+    """A key is compiled once; another key gives another file."""
     monkeypatch.setenv("WARPDRIVE_MIN_CACHE", str(tmp_path / "new"))
     made: list[Path] = []
 

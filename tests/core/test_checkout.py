@@ -90,7 +90,10 @@ def test_git_that_refuses_is_quoted_with_advice(
 
 @pytest.mark.parametrize("made", ["checkout", "detached", "worktree", "submodule", "subfolder"])
 def test_commit_is_that_of_the_folder(made, tmp_path, monkeypatch):
-    """For any kind of checkout, and any repository in a hook's variables."""
+    """The commit is that of the code's checkout, of any kind.
+
+    Git's variables of a hook may name another repository.
+    """
     root = repository(tmp_path / "origin")
     want = _git(root, "rev-parse", "HEAD").strip()
     if made == "detached":
@@ -116,7 +119,7 @@ def test_commit_is_that_of_the_folder(made, tmp_path, monkeypatch):
 
 
 def test_output_that_is_not_utf8_is_read(tmp_path):
-    """A change of a file in another encoding must not end a command."""
+    """Git output in another encoding can be read."""
     root = repository(tmp_path / "origin")
     (root / "code").write_bytes(b"caf\xe9 au lait\n")
     assert "caf\ufffd" in git("diff", root=root)
@@ -136,7 +139,10 @@ def test_output_that_is_not_utf8_is_read(tmp_path):
     ids=lambda settings: "+".join(settings),
 )
 def test_diff_does_not_depend_on_the_users_settings(settings, tmp_path):
-    """Records have its hash; no program in the settings is run."""
+    """The diff ignores the user's git settings.
+
+    Records have its hash; no program in the settings is run.
+    """
     root, ran = repository(tmp_path / "origin"), tmp_path / "ran"
     (root / ".gitattributes").write_text("code diff=words\n")
     (root / "caf\u00e9").write_text("\n".join("abcdefgh"))
@@ -154,7 +160,7 @@ def test_diff_does_not_depend_on_the_users_settings(settings, tmp_path):
 
 
 def test_hooks_are_not_run(tmp_path):
-    """A checkout of a baseline executes nothing of the user's."""
+    """A checkout of a baseline runs no hooks of the user."""
     root = repository(tmp_path / "origin")
     hook = root / ".git" / "hooks" / "post-checkout"
     hook.parent.mkdir(exist_ok=True)

@@ -31,7 +31,7 @@ def test_arguments_are_checked(arguments, message):
 
 
 def test_policy_map_must_hold_every_agent_once():
-    """A map that leaves one out, or names one twice, raises."""
+    """A policy map must name every agent exactly once."""
     one = {"env_configs": {"one": CONFIGS["short"]}}
     checker(policy_tag_to_agent_id_map={"a": [0], "b": [2, 1]}, **one).test_env_reset_and_step(seed=0)
     for policies in ({"a": [0, 1]}, {"a": [0, 1, 2], "b": [2]}):
@@ -40,7 +40,7 @@ def test_policy_map_must_hold_every_agent_once():
 
 
 def test_blocks_must_share_agents_evenly_if_asked():
-    """Three agents do not divide over two blocks."""
+    """Blocks must share the agents evenly on request."""
     check = checker(blocks_per_env=2, assert_equal_num_agents_per_block=True)
     with pytest.raises(ConfigError, match=r"3 agents must divide over blocks_per_env .got 2"):
         check.test_env_reset_and_step()
@@ -48,12 +48,15 @@ def test_blocks_must_share_agents_evenly_if_asked():
 
 @on_every_other_backend
 def test_resynchronising_needs_numpy_kernels(backend):
-    """Python objects cannot be put into the kernels' state."""
+    """Resynchronised runs need NumPy kernels.
+
+    Python objects cannot be put into the kernels' state.
+    """
     with pytest.raises(ConfigError, match="'Counter' has no NumPy kernels to resynchronise"):
         checker(backend, dual_mode_env_class=PlainCounter).test_env_reset_and_step(resynchronise=True)
 
 
 def test_environment_without_kernels_cannot_be_checked():
-    """Its Python class has no counterpart."""
+    """An environment without kernels cannot be checked."""
     with pytest.raises(ConfigError, match=r"'PythonCounter'.* has no kernels"):
         checker(dual_mode_env_class=PythonCounter, env_configs={"one": {}}).test_env_reset_and_step()

@@ -51,14 +51,14 @@ class Elsewhere(Counter):
     ],
 )
 def test_planted_fault_is_found_and_named(reference, wrong, message):
-    """Scenario, step, array, element and both values, with either reference."""
+    """A planted fault is reported with scenario, step, array and values."""
     check = checker(dual_mode_env_class=None, cpu_env_class=reference, cuda_env_class=wrong)
     with pytest.raises(AssertionError, match=message):
         check.test_env_reset_and_step(seed=0)
 
 
 def test_report_says_everything():
-    """A start off by a quarter for 3 agents in 3 copies, in one of 2 components."""
+    """A report has scenario, step, array, values, config and seed."""
     values = "want 0.5, got 0.75, error 0.25 (50 %, 4.19e+06 ulps)"
     assert report_of(against_counter(Elsewhere), seed=7).splitlines() == [
         f"scenario 'short', step 0: observations of environment 0, agent 0, component 1: {values}",
@@ -73,7 +73,7 @@ def test_report_says_everything():
 
 
 def test_report_names_a_seed_that_repeats_it():
-    """Without a seed a new one is drawn each time, and reported."""
+    """A run without a seed reports one that repeats it."""
     check = against_counter(Heavier)
     report = report_of(check)
     seed = int(re.search(r"run it again with seed=(\d+)", report)[1])
@@ -82,7 +82,7 @@ def test_report_names_a_seed_that_repeats_it():
 
 
 def test_flag_that_outlives_the_reset_is_found():
-    """A reset that keeps the flags would restart the environment after the next step."""
+    """A flag that survives a reset is reported."""
 
     class Forgetful(EnvWrapper):
         def reset_only_done_envs(self, undo_done_after_reset=False):
@@ -93,7 +93,7 @@ def test_flag_that_outlives_the_reset_is_found():
 
 
 def test_shape_that_differs_is_told():
-    """A truncated observation is an error of shape, not of values."""
+    """A truncated observation is reported as an error of shape."""
 
     class Narrow(PlainCounter):
         def observe(self):
@@ -107,7 +107,7 @@ def test_shape_that_differs_is_told():
 
 
 def test_difference_within_the_tolerance_is_returned():
-    """Half a per cent passes at one per cent, and fails at a tenth."""
+    """A difference within the tolerance passes, and is returned."""
 
     class Slightly(Heavier):
         factor = 1.005
@@ -119,7 +119,7 @@ def test_difference_within_the_tolerance_is_returned():
 
 
 def test_units_in_the_last_place_are_a_bound_of_their_own():
-    """Rewards off by 2 or 3 units fail at 0 %, pass at 4 units, fail at 1."""
+    """Units in the last place are an alternative bound."""
 
     class Rounding(Heavier):
         factor = 1 + 2**-22
@@ -134,7 +134,7 @@ def test_units_in_the_last_place_are_a_bound_of_their_own():
 
 
 def test_drawn_config_that_fails_can_be_repeated():
-    """Some configs have the fault; the report's seed reproduces the first alone."""
+    """A drawn config that fails is repeated by the reported seed."""
 
     class LateInLongEpisodes(Later):
         def get_constants(self):
@@ -149,7 +149,7 @@ def test_drawn_config_that_fails_can_be_repeated():
 
 
 def test_environment_that_raises_is_told_with_its_config():
-    """Any exception passes, with the scenario and how to repeat it."""
+    """An exception passes, with its scenario and how to repeat it."""
 
     class Picky(Counter):
         def step(self, actions=None):
@@ -166,7 +166,10 @@ def test_environment_that_raises_is_told_with_its_config():
 
 
 def test_array_of_a_config_is_told_by_its_type_and_shape():
-    """The numbers of a large array would hide the fault."""
+    """A config's array is reported by type and shape.
+
+    The numbers of a large array would hide the fault.
+    """
 
     class Fails(Counter):
         def __init__(self, table=None):

@@ -17,7 +17,7 @@ from warpdrive_min.errors import ConfigError
 
 
 def test_copy_state_takes_the_first_environments():
-    """A smaller copy gets its environments' rows, and all shared arrays."""
+    """A smaller copy gets the first environments and all shared arrays."""
     many, few = managers("cpu", n_envs=5)[0], managers("cpu", n_envs=2)[0]
     for data in (many, few):
         push(data, "row", np.zeros(3, np.float32), n_copies=data.n_envs)
@@ -40,7 +40,7 @@ class Working(Counter):
 
 
 def test_scratch_is_neither_copied_nor_compared():
-    """Its content may differ, and is not moved."""
+    """Workspace arrays are neither copied nor compared."""
     pair = [EnvWrapper(Working(), num_envs=2) for _ in range(2)]
     for value, wrapper in enumerate(pair):
         wrapper.reset()
@@ -57,19 +57,22 @@ def test_scratch_is_neither_copied_nor_compared():
 
 @on_every_backend
 def test_kernels_agree_with_numpy(backend):
-    """Copy by copy, over ends of episodes by limit and by time, to the bit."""
+    """Kernels are bit-identical to NumPy over several episodes."""
     assert checker(backend).test_env_reset_and_step(seed=0) == 0
     assert checker(backend).test_env_reset_and_step(seed=0, resynchronise=True) == 0
 
 
 @on_every_other_backend
 def test_kernels_agree_with_python_objects(backend):
-    """Without NumPy kernels the reference is its Python class, an object per copy."""
+    """Kernels agree with Python objects if there are no NumPy kernels."""
     assert checker(backend, dual_mode_env_class=PlainCounter).test_env_reset_and_step(seed=0) == 0
 
 
 def test_actions_are_fresh_at_every_step():
-    """A seed repeats the run, but not one action forever, unlike WarpDrive's checker."""
+    """A seed repeats the run, with new actions each step.
+
+    WarpDrive's checker repeats one action forever.
+    """
     runs: list[list[bytes]] = []
 
     class Recording(Counter):
@@ -101,7 +104,7 @@ class Changing(Counter):
 
 
 def test_resynchronised_run_compares_the_state():
-    """A wrong unobserved array would be copied from step to step.
+    """A resynchronised run finds a wrong array that nothing observes.
 
     A free run does not compare it.
     """
@@ -112,7 +115,7 @@ def test_resynchronised_run_compares_the_state():
 
 
 def test_resynchronised_errors_do_not_pile_up():
-    """0.006 a step is within 0.01 at each step, but not after two."""
+    """Errors do not add up in a resynchronised run."""
 
     class Drifting(Changing):
         array, change = "place", 0.006
@@ -123,7 +126,7 @@ def test_resynchronised_errors_do_not_pile_up():
 
 
 def test_resynchronised_run_leaves_out_what_rounding_decides():
-    """A row in doubt may differ; in an exact build none may."""
+    """Rows that rounding decides may differ, except in exact builds."""
 
     class Doubtful(Counter):
         def rounding_decides(self, before, after):
@@ -146,7 +149,7 @@ class AllDoubtful(Counter):
 
 
 def test_steps_of_which_every_row_is_in_doubt_do_not_agree():
-    """An empty comparison has no small error: no tolerance accepts it."""
+    """A step with every row in doubt does not agree."""
     pair = [EnvWrapper(AllDoubtful(), num_envs=2) for _ in range(2)]
     for wrapper in pair:
         wrapper.reset()
@@ -157,14 +160,20 @@ def test_steps_of_which_every_row_is_in_doubt_do_not_agree():
 
 
 def test_resynchronised_run_of_which_every_row_is_in_doubt_is_an_error():
-    """It would return 0 for kernels without any comparison."""
+    """A run with every row in doubt is an error.
+
+    It would return 0 for kernels without any comparison.
+    """
     check = checker(dual_mode_env_class=AllDoubtful)
     with pytest.raises(ConfigError, match="nothing was compared"):
         check.test_env_reset_and_step(seed=0, resynchronise=True)
 
 
 def test_integers_of_the_state_must_be_equal():
-    """Half a per cent of a large count is an error: integers have no rounding."""
+    """Integers of the state must be equal.
+
+    Half a per cent of a large count is an error: integers have no rounding.
+    """
 
     class Miscounting(Changing):
         array = "_episode_"
@@ -185,7 +194,7 @@ def test_integers_of_the_state_must_be_equal():
 
 @pytest.mark.parametrize("resynchronise", [False, True])
 def test_configs_can_be_drawn(resynchronise):
-    """The requested number runs, all different, the same for one seed."""
+    """Drawn configs differ, and a seed repeats them."""
     drawn: list[str] = []
 
     def recorded(generator):

@@ -18,7 +18,7 @@ from warpdrive_min.spaces import Box, Discrete, MultiDiscrete
 
 @pytest.mark.parametrize("space", SPACES)
 def test_every_kind_of_action_is_drawn_and_written(space, monkeypatch):
-    """A choice, several choices and continuous values reach both sides, and vary."""
+    """Each kind of action reaches both sides, and varies."""
     sums = []
     step = Summing.step
     monkeypatch.setattr(Summing, "step", lambda self, actions: (step(self, actions), sums.append(self.total["y"]))[0])
@@ -28,13 +28,13 @@ def test_every_kind_of_action_is_drawn_and_written(space, monkeypatch):
 
 @pytest.mark.parametrize("layout", ["dict", "first", "last"])
 def test_arrays_of_each_policy_and_entry_are_compared(layout):
-    """Dict observations and each policy's placeholders agree, agents first or last."""
+    """Arrays of each policy and entry agree, in both layouts."""
     assert summing_checker(layout, is_dict=layout == "dict").test_env_reset_and_step(seed=0) < 1e-6
 
 
 @pytest.mark.parametrize("layout", ["first", "last"])
 def test_fault_in_an_array_of_a_policy_names_the_agent(layout):
-    """Agent z is first in its policy, last overall; its component is named."""
+    """A fault in a policy's array names the agent and component."""
     report = report_of(summing_checker(layout, error_of_z=0.5), seed=0)
     assert report.startswith("scenario 'sums', step 1: observations_two of environment ")
     assert re.search(r"environment \d, agent 'z', component 1: want .*, error 0.5 ", report)
@@ -45,7 +45,7 @@ def test_fault_in_an_array_of_a_policy_names_the_agent(layout):
 
 
 def test_random_actions_lie_in_their_spaces():
-    """Each kind of space is covered within its bounds; a seed repeats."""
+    """Random actions cover their spaces, and a seed repeats them."""
     spaces = {"a": Discrete(3), "b": MultiDiscrete([2, 5]), "c": Box(-1.0, 2.0, (4,))}
     env, generator = SimpleNamespace(action_space=spaces), np.random.default_rng(0)
     draws = [generate_random_actions(env, generator) for _ in range(200)]
@@ -59,7 +59,7 @@ def test_random_actions_lie_in_their_spaces():
 
 
 def test_random_actions_need_bounds():
-    """A box without an end has no uniform distribution."""
+    """Random actions of an unbounded box raise."""
     env = SimpleNamespace(action_space={0: Box(-np.inf, 1.0, (2,))})
     with pytest.raises(ConfigError, match=r"needs finite bounds .*\(got .*Box.*use a bounded Box"):
         generate_random_actions(env, 0)

@@ -14,7 +14,7 @@ from warpdrive_min.errors import ConfigError
 
 
 def test_difference_is_the_largest_and_says_where():
-    """Index and both values belong to the largest error."""
+    """The difference is the largest error, with index and values."""
     got = difference(np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([[1.5, 2.0], [3.0, 2.0]]))
     assert (got.error, got.index, got.want, got.got) == (2.0, (1, 1), 4.0, 2.0)
     assert got.ulps == 2 / 2**-21
@@ -22,7 +22,10 @@ def test_difference_is_the_largest_and_says_where():
 
 
 def test_difference_of_angles_is_taken_around_the_circle():
-    """Just below a full turn is close to just above 0; a period of 0 is none."""
+    """Differences of angles are taken around the circle.
+
+    A period of 0 means none.
+    """
     want, got = np.array([[0.01, 0.01]]), np.array([[6.27, 6.27]])
     found = difference(want, got, period=(2 * np.pi, 0))
     assert (found.index, found.error) == ((0, 1), pytest.approx(6.26))
@@ -37,7 +40,7 @@ def test_difference_counts_nan_as_infinite():
 
 
 def test_difference_of_equal_infinities_is_none():
-    """Equal is equal; opposite infinities are infinitely far apart, as angles too."""
+    """Equal infinities agree; opposite ones differ by infinity."""
     inf = np.array([np.inf])
     assert difference(inf, inf).error == 0
     assert difference(inf, -inf).error == difference(inf, -inf, period=1.0).error == np.inf
@@ -53,7 +56,7 @@ def agrees(want: float, got: float, tolerance: Tolerance, period: float = 0.0) -
 
 @given(st.floats(-1e6, 1e6), st.floats(-1e6, 1e6) | st.floats(-0.02, 0.02), st.floats(0.001, 50))
 def test_tolerance_is_the_rule_of_warp_drive(want, error, percent):
-    """Two values agree exactly if WarpDrive's formula agrees."""
+    """Values agree exactly if they agree by WarpDrive's formula."""
     got = want + error
     distance = abs(got - want)
     rule = distance < percent / 100 or 100 * distance / abs(1e-10 + want) < percent
@@ -61,7 +64,7 @@ def test_tolerance_is_the_rule_of_warp_drive(want, error, percent):
 
 
 def test_tolerance_takes_an_absolute_bound():
-    """It replaces the share of one, in the array's unit."""
+    """An absolute bound replaces the relative one."""
     assert agrees(0, 0.4, Tolerance(absolute=0.5))
     assert not agrees(0, 0.009, Tolerance(absolute=0.001))
     assert agrees(100, 100.9, Tolerance(absolute=0.001))
@@ -69,7 +72,7 @@ def test_tolerance_takes_an_absolute_bound():
 
 @given(st.integers(1, 254), st.integers(0, 2**22), st.integers(1, 1000), st.sampled_from([1, -1]))
 def test_tolerance_counts_units_in_the_last_place(exponent, fraction, n_ulps, sign):
-    """A number of floats in the reference's binade is that number of units."""
+    """A tolerance in ulps counts floats in the reference's binade."""
     bits = (exponent << 23) + fraction
     want, got = sign * np.array([bits, bits + n_ulps], np.int32).view(np.float32)
     assert agrees(want, got, Tolerance(0, ulps=n_ulps))
@@ -77,13 +80,16 @@ def test_tolerance_counts_units_in_the_last_place(exponent, fraction, n_ulps, si
 
 
 def test_tolerance_in_units_needs_another_bound_around_zero():
-    """A float next to 0 is a billion units away from it."""
+    """Next to zero, a tolerance in ulps needs an absolute bound.
+
+    A float next to 0 is a billion units away from it.
+    """
     assert not agrees(0.0, 1e-9, Tolerance(0, ulps=1000))
     assert agrees(0.0, 1e-9, Tolerance(0, absolute=1e-8, ulps=1000))
 
 
 def test_tolerance_goes_around_the_circle():
-    """Angles on both sides of 0 agree, in the larger one's units; numbers do not."""
+    """Angles on both sides of 0 agree; plain numbers do not."""
     turn = 2 * np.pi
     want, got = np.float32(1e-7), np.float32(turn - 1e-7)
     assert agrees(want, got, Tolerance(0, ulps=1), turn)
@@ -93,7 +99,7 @@ def test_tolerance_goes_around_the_circle():
 
 
 def test_comparison_counts_all_and_keeps_the_five_worst():
-    """Ten wrong elements: the largest errors in order, the array's relative error."""
+    """A comparison counts all wrong elements, and has the five worst."""
     want, got = np.full((3, 4), 2.0), np.full((3, 4), 2.0)
     got.flat[:10] += np.arange(1, 11)
     found = Tolerance().compare(want, got)
@@ -110,7 +116,10 @@ def test_comparison_counts_all_and_keeps_the_five_worst():
 
 @pytest.mark.parametrize("bound", [{"relative_pct": -1}, {"absolute": -0.1}, {"ulps": float("nan")}])
 def test_tolerance_is_checked(bound):
-    """A negative bound or NaN would silently let nothing pass."""
+    """A negative or NaN tolerance raises.
+
+    It would silently let nothing pass.
+    """
     (name,) = bound
     with pytest.raises(ConfigError, match=f"{name} must be 0 or more"):
         Tolerance(**bound)
@@ -125,5 +134,5 @@ def test_tolerance_is_checked(bound):
     ],
 )
 def test_errors_have_the_units_of_their_arrays(want, got, says):
-    """Integers have no ulps, and 0 has no percentage."""
+    """Reports give integers no ulps, and 0 no percentage."""
     assert Tolerance(0).compare(want, got).first.values == says

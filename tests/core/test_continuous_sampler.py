@@ -23,7 +23,10 @@ NORMAL = {"damping": 1.0, "stddev": 1.0}
 
 @on_every_backend
 def test_normals_are_box_muller_of_the_documented_words(backend):
-    """Draw d of type j of J: radius of word 2 (dJ + j), angle of the next."""
+    """Normals are the documented Box-Muller transform of Philox words.
+
+    Draw d of type j of J: radius of word 2 (dJ + j), angle of the next.
+    """
     data, sampler = sampler_of(backend, seed=(7 << 32) + 5)
     got = draw(data, sampler, 3, **NORMAL)
     for d, env, agent, j in np.ndindex(*got.shape):
@@ -37,7 +40,10 @@ def test_normals_are_box_muller_of_the_documented_words(backend):
 
 
 def test_every_uniform_gives_a_finite_normal():
-    """All 2^24 radii and cosines equal double precision; mean 0 and variance 1."""
+    """Each uniform gives a finite normal; mean 0, variance 1.
+
+    All 2^24 radii and cosines equal double precision.
+    """
     totals = np.zeros(3)
     for start in range(0, 2**24, 2**20):
         upper = np.arange(start, start + 2**20, dtype=np.uint32)
@@ -58,7 +64,10 @@ def test_every_uniform_gives_a_finite_normal():
 
 @on_every_fast_backend
 def test_normals_have_the_normal_distribution(backend):
-    """Chi-square (100 equal bins) and Kolmogorov-Smirnov stay below 0.01 % bounds."""
+    """Normals pass chi-square and Kolmogorov-Smirnov tests at 0.01 %.
+
+    Chi-square has 100 equally likely bins.
+    """
     data, sampler = sampler_of(backend, n_envs=1000, n_agents=5, n_types=2, seed=1)
     values = draw(data, sampler, 30, **NORMAL).ravel()
     below = np.sort(torch.special.ndtr(torch.from_numpy(values).double()).numpy())
@@ -76,7 +85,7 @@ def test_normals_have_the_normal_distribution(backend):
 
 @on_every_backend
 def test_noise_follows_the_recurrence(backend):
-    """State and action follow both formulas in double, on the seed's normals."""
+    """Noise and action follow their formulas, computed in double."""
     data, sampler = sampler_of(backend, seed=3)
     normals = draw(data, sampler, 6, **NORMAL).astype(np.float64)
     sampler.init_random(3)
@@ -92,9 +101,9 @@ def test_noise_follows_the_recurrence(backend):
 @on_every_fast_backend
 @pytest.mark.parametrize("params", [{}, {"damping": 0.3, "stddev": 0.25}])
 def test_noise_is_stationary_as_in_the_closed_form(backend, params):
-    """5,000 processes: deviation stddev / sqrt(1 - (1 - damping)^2).
+    """Noise has the closed form's deviation and autocorrelation.
 
-    Lag 10 keeps (1 - damping)^10 of the variance.
+    5,000 processes: deviation stddev / sqrt(1 - (1 - damping)^2). Lag 10 keeps (1 - damping)^10 of the variance.
     """
     damping, stddev = params.get("damping", 0.15), params.get("stddev", 0.2)
     data, sampler = sampler_of(backend, n_envs=1000, n_agents=5, n_types=1, seed=4)
@@ -107,7 +116,7 @@ def test_noise_is_stationary_as_in_the_closed_form(backend, params):
 
 @on_every_backend
 def test_defaults_are_those_of_warpdrive(backend):
-    """Without keywords: damping 0.15, standard deviation 0.2, scale 1."""
+    """Defaults are WarpDrive's: damping 0.15, stddev 0.2, scale 1."""
     got, want = ([*sampler_of(backend)] for _ in range(2))
     assert_same_bits(draw(*got, 2), draw(*want, 2, damping=0.15, stddev=0.2, scale=1.0))
 
@@ -115,7 +124,7 @@ def test_defaults_are_those_of_warpdrive(backend):
 @on_every_backend
 @pytest.mark.parametrize("silence", [{"scale": 0}, {"scale": 9e-9}, {"use_argmax": True}])
 def test_silent_draw_is_the_mean_and_leaves_no_trace(backend, silence):
-    """Actions are bit-identical to the mean; noise and counters ignore the draw."""
+    """A silent draw gives the mean, and changes no noise."""
     data, sampler = sampler_of(backend)
     want = draw(data, sampler, 2)
     data, sampler = sampler_of(backend)
@@ -130,7 +139,7 @@ def test_silent_draw_is_the_mean_and_leaves_no_trace(backend, silence):
 @on_every_backend
 @pytest.mark.parametrize("names", [("damping", "stddev", "scale"), ("scale",), ("damping", "stddev")])
 def test_numbers_on_the_device_are_read_when_the_kernel_runs(backend, names):
-    """A schedule in the same tensors gives the bits of floats."""
+    """Tensor parameters give the same bits as floats."""
     schedule = [
         {"damping": 0.3, "stddev": 0.5, "scale": 2.0},
         {"damping": 0.1, "stddev": 0.4, "scale": 0.7},
@@ -150,7 +159,10 @@ def test_numbers_on_the_device_are_read_when_the_kernel_runs(backend, names):
 
 @on_every_backend
 def test_silent_scale_on_the_device_is_the_mean_but_moves_the_noise(backend):
-    """A draw is consumed, with the noise of any other scale."""
+    """A silent scale on the device gives the mean, but uses a draw.
+
+    The noise is that of any other scale.
+    """
     want_data, want_sampler = sampler_of(backend)
     draw(want_data, want_sampler, 2)
     data, sampler = sampler_of(backend)
@@ -164,7 +176,7 @@ def test_silent_scale_on_the_device_is_the_mean_but_moves_the_noise(backend):
 
 @on_every_backend
 def test_argmax_leaves_numbers_on_the_device_unread(backend):
-    """The mean, no draw, and the noise stays, as with floats."""
+    """Argmax gives the mean, without a draw or noise."""
     data, sampler = sampler_of(backend)
     got = draw(data, sampler, 1, mean=0.3, use_argmax=True, scale=torch.full((), math.nan, device=data.device))
     assert_same_bits(got, np.full_like(got, 0.3))
@@ -173,7 +185,7 @@ def test_argmax_leaves_numbers_on_the_device_unread(backend):
 
 @on_every_backend
 def test_only_reset_noise_clears_the_noise(backend):
-    """Seeding again repeats the normals on the old noise; cleared, actions repeat."""
+    """Only `reset_noise` clears the noise; a new seed keeps it."""
     data, sampler = sampler_of(backend, seed=5)
     first = draw(data, sampler, 2)
     sampler.init_random(5)
@@ -211,7 +223,7 @@ def test_noise_is_bit_identical_on_every_backend_and_for_any_number_of_environme
 @pytest.mark.gpu
 @pytest.mark.parametrize("backend", ["numba", "pycuda"])
 def test_replay_goes_on_drawing(backend):
-    """A captured graph of noise, means and uniform draws is bit-identical to eager."""
+    """A captured graph of draws is bit-identical to eager runs."""
     ends = []
     for is_captured in (False, True):
         data, sampler = sampler_of(backend, n_envs=300)
@@ -240,7 +252,7 @@ def test_replay_goes_on_drawing(backend):
 @pytest.mark.gpu
 @pytest.mark.parametrize("backend", ["numba", "pycuda"])
 def test_replay_keeps_floats_and_follows_tensors(backend):
-    """A replay uses the captured floats, even after other ones, and current tensors."""
+    """A replay uses captured floats and current tensors."""
     data, sampler = sampler_of(backend, n_envs=300)
     mean, scale = mean_of(data), torch.ones((), device=data.device)
 
@@ -263,7 +275,7 @@ def test_replay_keeps_floats_and_follows_tensors(backend):
 
 @on_every_backend
 def test_discrete_and_continuous_arrays_share_a_sampler(backend):
-    """Each has its stream and counters; the draws of one do not move the other."""
+    """Discrete and continuous arrays have independent streams and counters."""
     data, sampler = sampler_of(backend)
     push(data, "choices", np.zeros((N_ENVS, N_AGENTS, 1), np.int32))
     push(data, "more", np.zeros((N_ENVS, N_AGENTS, N_TYPES), np.float32))

@@ -1,4 +1,4 @@
-"""Every shipped CUDA C source compiles, given a CUDA compiler but no GPU."""
+"""Every CUDA C source compiles, without a GPU."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ BUILDS = [(form, False) for form in FORMS] + [(form, True) for form in SCENARIOS
 
 @pytest.mark.parametrize(("form", "exact"), BUILDS)
 def test_environments_compile_for_the_gpu(form, exact):
-    """Each environment's kernels give machine code, in both builds."""
+    """Each environment's kernels compile, in both builds."""
     name, config, blocks_per_env = FORMS[form]
     env = ENVS[name](**config)
     blocks = env.settle_blocks(blocks_per_env, "cuda_c")

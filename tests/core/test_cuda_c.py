@@ -67,7 +67,7 @@ def write(folder: Path, text: str, name: str = "kernel.cu") -> Path:
 
 
 def test_prelude_defines_each_constant_before_the_vocabulary_or_the_tables_after_it():
-    """Scalars precede the header, which uses them; tables follow it."""
+    """The prelude has scalars before the header, and tables after it."""
     got = cuda_c.prelude(
         {"TABLE": (1, 2), "RATE": 0.1, "N": np.int64(3), "FLAG": True, "ANGLES": [0.5, 2], "HALF": np.float32(0.5)}
     )
@@ -83,7 +83,10 @@ def test_prelude_defines_each_constant_before_the_vocabulary_or_the_tables_after
 
 
 def test_prelude_floats_read_back_as_the_same_float32():
-    """Decimals in the source give NumPy's and Numba's float32, down to subnormals."""
+    """Decimals in the prelude read back as the same float32.
+
+    NumPy and Numba use that float32 too; subnormals are covered.
+    """
     values = np.concatenate([np.random.default_rng(0).normal(size=200) * 10.0 ** np.arange(-40, 40).repeat(200)[:200]])
     for value in [*values.astype(np.float32), np.float32(1e-45), np.finfo(np.float32).max]:
         text = cuda_c.prelude({"X": value}).splitlines()[0].split(" = ")[1].rstrip("f;")
@@ -92,7 +95,7 @@ def test_prelude_floats_read_back_as_the_same_float32():
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), [1.0, float("-inf")]])
 def test_prelude_refuses_what_is_not_finite(value):
-    """C++ has no literal of it."""
+    """Infinities and NaN are refused: C++ has no literal for them."""
     with pytest.raises(ConfigError, match=r"kernel constant: must be finite .got (nan|inf|-inf)"):
         cuda_c.prelude({"X": value})
 
@@ -121,13 +124,19 @@ def test_prelude_refuses_what_is_not_finite(value):
     ],
 )
 def test_signature_of_one_parameter(declaration, want):
-    """Type, rank and sizes come from the declaration; non-constant sizes stay open."""
+    """A parameter's declaration gives type, rank and sizes.
+
+    Non-constant sizes stay open.
+    """
     got = cuda_source.signatures(f"WD_KERNEL(k)({declaration}) {{}}", CONSTANTS, "k.cu")["k"]
     assert got.parameters == (want,)
 
 
 def test_signatures_of_a_source_in_order():
-    """Comments, bodies and device functions declare nothing; both kernel kinds differ."""
+    """Signatures are those of the kernels, in order.
+
+    Comments, bodies and device functions declare nothing; both kernel kinds differ.
+    """
     text = """
     // WD_KERNEL(commented)(int a) {}
     /* __global__ void commented_too(int a) {} */
@@ -148,7 +157,7 @@ def test_signatures_of_a_source_in_order():
 
 @pytest.mark.parametrize("declaration", ["half* x", "float4 x", "std::size_t n", "float** x"])
 def test_signature_with_a_type_that_cannot_be_bound_raises(declaration):
-    """The error names file, kernel, parameter and the types there are."""
+    """The error names file, kernel, parameter and the supported types."""
     with pytest.raises(
         CompileError, match=r"k.cu: kernel 'k': cannot bind the parameter .*element types are float, int"
     ):
@@ -160,7 +169,7 @@ def test_signature_with_a_type_that_cannot_be_bound_raises(declaration):
 
 @needs_cuda_compiler
 def test_cuda_error_is_the_compilers_with_file_and_line(tmp_path, cache_folder):
-    """The same for the CUDA compiler, which needs no GPU."""
+    """The CUDA compiler's error has file and line, without a GPU."""
     source = write(tmp_path, WRONG)
     with pytest.raises(CompileError) as caught:
         cuda_c.compile_cubin(source, CONSTANTS, "sm_90")
@@ -172,7 +181,7 @@ def test_cuda_error_is_the_compilers_with_file_and_line(tmp_path, cache_folder):
 
 @needs_cuda_compiler
 def test_cubin_is_compiled_once_without_a_gpu(cache_folder, monkeypatch):
-    """The second call finds the first cubin; another architecture or EXACT compiles."""
+    """A cubin is compiled once; with EXACT another one is."""
     first = cuda_c.compile_cubin(FILL["cuda_c"], CONSTANTS, "sm_90")
     assert first.read_bytes()[:4] == b"\x7fELF"
     assert b"fill" in first.read_bytes()
@@ -184,7 +193,7 @@ def test_cubin_is_compiled_once_without_a_gpu(cache_folder, monkeypatch):
 
 
 def test_no_cuda_compiler_says_what_to_install(monkeypatch):
-    """Without NVRTC and nvcc the error names both."""
+    """The error names NVRTC and nvcc if neither is found."""
     monkeypatch.setattr(cuda_c, "gpu_compiler", lambda: None)
     with pytest.raises(CompileError, match=r"no CUDA compiler; install NVRTC .* or the CUDA toolkit"):
         cuda_c.compile_cubin(FILL["cuda_c"], CONSTANTS, "sm_90")
@@ -192,7 +201,7 @@ def test_no_cuda_compiler_says_what_to_install(monkeypatch):
 
 @pytest.mark.parametrize("chosen", ["no-such-compiler", "/no/such -O2", "'", " ", "/", "/bin/false", __file__])
 def test_no_cpp_compiler_names_the_variable(monkeypatch, chosen):
-    """$CXX precedes PATH; a non-program, or one without an answer, is named."""
+    """The error names a compiler in $CXX that does not work."""
     monkeypatch.setenv("CXX", chosen)
     assert cuda_c.cpu_compiler() is None
     state = BACKENDS["host"].availability()
@@ -202,7 +211,7 @@ def test_no_cpp_compiler_names_the_variable(monkeypatch, chosen):
 
 
 def test_program_that_builds_nothing_is_no_compiler(monkeypatch):
-    """A program that answers, and writes no library."""
+    """A program that writes no library is no compiler."""
     monkeypatch.setenv("CXX", "/bin/true")
     assert BACKENDS["host"].availability().reason == "/bin/true builds no C++17 library"
 
@@ -210,7 +219,10 @@ def test_program_that_builds_nothing_is_no_compiler(monkeypatch):
 @needs_compiler
 @pytest.mark.parametrize("arguments", ["-c", "-E", "-fsyntax-only", "-nostdlib -nodefaultlibs"])
 def test_compiler_whose_libraries_cannot_be_used_is_named(monkeypatch, cache_folder, arguments):
-    """The probe loads its build: wrong output or no C++ library is an error."""
+    """A compiler that builds no loadable library is named.
+
+    The probe loads its build: wrong output or no C++ library is an error.
+    """
     monkeypatch.delenv("CXX", raising=False)
     chosen = f"{cuda_c.cpu_compiler()} {arguments}"
     monkeypatch.setenv("CXX", chosen)
@@ -221,7 +233,7 @@ def test_compiler_whose_libraries_cannot_be_used_is_named(monkeypatch, cache_fol
 
 
 def test_compiler_that_does_not_answer_is_none(monkeypatch, tmp_path):
-    """It is killed after a while."""
+    """A compiler that does not answer is killed after a timeout."""
     compiler = tmp_path / "compiler"
     compiler.write_text("#!/bin/sh\nsleep 1000\n")
     compiler.chmod(0o755)
@@ -233,7 +245,7 @@ def test_compiler_that_does_not_answer_is_none(monkeypatch, tmp_path):
 
 
 def test_long_command_of_a_compiler_is_shortened(monkeypatch):
-    """Errors stay one line that can be read."""
+    """A compiler's long command is shortened to one readable line."""
     monkeypatch.setenv("CXX", "nope " + "-DA " * 1000)
     reason = BACKENDS["host"].availability().reason
     assert "(got 'nope -DA" in reason
@@ -242,7 +254,7 @@ def test_long_command_of_a_compiler_is_shortened(monkeypatch):
 
 @needs_compiler
 def test_compiler_on_a_full_disk_is_not_blamed(tmp_path, cache_folder):
-    """The error reports the full disk and the folder."""
+    """A full disk is reported, with the folder."""
     source, host = write(tmp_path, "WD_KERNEL(k)(int* x, int n_envs) { x[0] = 1; }\n"), BACKENDS["host"]
     for known in (host_module._why_unusable, host_module.supported_flags):
         known.cache_clear()
@@ -258,14 +270,17 @@ def test_compiler_on_a_full_disk_is_not_blamed(tmp_path, cache_folder):
 
 @on_each_compiler
 def test_warnings_of_our_own_loops_are_no_errors(compiler, monkeypatch, cache_folder):
-    """Users may have -Werror in $CXX."""
+    """Warnings in our own loops are no errors under -Werror.
+
+    Users may have it in $CXX.
+    """
     monkeypatch.setenv("CXX", f"{compiler} -Werror")
     EnvWrapper(CartPole(), env_backend="host").reset()
 
 
 @needs_compiler
 def test_arguments_of_the_compiler_are_passed_on_and_recorded(tmp_path, monkeypatch, cache_folder):
-    """$CXX is split as in a shell; its arguments are in the version."""
+    """Arguments in $CXX reach the compiler and its version."""
     compiler = tmp_path / "a compiler"
     compiler.symlink_to(shlex.split(cuda_c.cpu_compiler())[0])
     source = write(tmp_path, "WD_KERNEL(k)(int* x, int n_envs) { x[0] = GIVEN; }\n")
@@ -285,7 +300,10 @@ def test_arguments_of_the_compiler_are_passed_on_and_recorded(tmp_path, monkeypa
 @on_each_compiler
 @pytest.mark.parametrize("style", ["WD_KERNEL(f)(float* x, int n_envs)", 'extern "C" __global__ void f(float* x)'])
 def test_error_begins_with_the_first_of_the_authors_file(tmp_path, compiler, style):
-    """Neither warnings nor remarks on flags precede it."""
+    """An error begins with the first one in the author's file.
+
+    Neither warnings nor remarks on flags precede it.
+    """
     text = f"{style} {{\n  const int n = 1 << 99;\n  x[0] = max(x[1], x[2]) + n;\n  x[1] = nowhere;\n}}\n"
     source = write(tmp_path, text)
     with pytest.raises(CompileError) as caught:
@@ -295,7 +313,7 @@ def test_error_begins_with_the_first_of_the_authors_file(tmp_path, compiler, sty
 
 
 def test_error_in_a_header_of_ours_keeps_the_way_to_it():
-    """The author sees the line that uses a header's template.
+    """An error in our header has the author's line, too.
 
     Errors of the author's file come first.
     """
@@ -313,7 +331,7 @@ def test_error_in_a_header_of_ours_keeps_the_way_to_it():
 
 
 def test_long_output_is_cut_and_kept_in_a_file(cache_folder, monkeypatch):
-    """Head and tail appear, also where the file cannot be written."""
+    """Long output is shortened to head and tail, and saved."""
     text = "head" + "x" * 100_000 + "tail"
     shown = cache.excerpt(text)
     assert len(shown) < 2000
@@ -329,7 +347,7 @@ def test_long_output_is_cut_and_kept_in_a_file(cache_folder, monkeypatch):
 
 @needs_compiler
 def test_error_of_any_length_is_short(tmp_path, cache_folder):
-    """A source with a thousand errors."""
+    """A thousand errors still give a short message."""
     lines = "".join(f"  x[0] = nowhere_{n};\n" for n in range(1000))
     source = write(tmp_path, f"WD_KERNEL(f)(float* x, int n_envs) {{\n{lines}}}\n")
     with pytest.raises(CompileError, match=r"characters; all are in .*\.txt") as caught:
@@ -346,7 +364,7 @@ NAMES = ['a"b', "a\\nb", "a b", "$HOME `x`", "ü 😀", "a\nb", "'", "??/", "%s 
 @needs_compiler
 @pytest.mark.parametrize("style", ["own", "threads"])
 def test_source_compiles_in_any_folder(tmp_path, monkeypatch, style):
-    """Source, headers, cache and core headers may be in any folder."""
+    """A source compiles whatever the names of the folders."""
     folder = tmp_path
     for name in NAMES:
         folder = folder / name
@@ -370,7 +388,10 @@ def test_source_compiles_in_any_folder(tmp_path, monkeypatch, style):
 
 @pytest.mark.skipif(not shutil.which("nvcc"), reason="found no nvcc")
 def test_nvcc_compiles_in_any_folder(tmp_path, monkeypatch):
-    """It starts its parts through a shell, which must not see our folder names."""
+    """The compiler nvcc works in any folder.
+
+    It starts its parts through a shell, which must not see our folder names.
+    """
     folder = tmp_path
     for name in (*NAMES[:-1], "$(touch made)"):
         folder = folder / name
@@ -389,14 +410,14 @@ def test_nvcc_compiles_in_any_folder(tmp_path, monkeypatch):
 @needs_compiler
 @pytest.mark.parametrize("bytes_", ["// é\n".encode("latin-1"), b"\xef\xbb\xbf", b"// \r\n"])
 def test_source_of_any_encoding_compiles(tmp_path, bytes_):
-    """A comment in Latin-1, a byte order mark and the ends of lines of Windows."""
+    """Sources in Latin-1, with byte order marks or CRLF compile."""
     source = tmp_path / "kernel.cu"
     source.write_bytes(bytes_ + b"WD_KERNEL(f)(int* x) { x[0] = 1; }\n")
     assert list(BACKENDS["host"].compile(source, CONSTANTS)) == ["f"]
 
 
 def test_source_that_cannot_be_read_is_named(tmp_path):
-    """A missing file, and a folder."""
+    """The error names a missing source, or a folder."""
     for source in (tmp_path / "none.cu", tmp_path):
         with pytest.raises(CompileError, match=rf"{source}: cannot be read \((no such file|is a directory)"):
             cuda_source.whole_text(source)
@@ -428,7 +449,7 @@ def test_same_source_and_constants_compile_once(tmp_path, cache_folder, builds):
 
 @needs_compiler
 def test_failed_build_leaves_nothing_and_the_next_one_works(tmp_path, cache_folder):
-    """After a compile error the cache is empty, and the corrected source compiles."""
+    """A failed build leaves the cache empty, and a corrected source compiles."""
     source = write(tmp_path, WRONG)
     with pytest.raises(CompileError):
         BACKENDS["host"].compile(source, CONSTANTS)
@@ -438,7 +459,7 @@ def test_failed_build_leaves_nothing_and_the_next_one_works(tmp_path, cache_fold
 
 
 def test_cache_folder_follows_the_environment(monkeypatch, tmp_path):
-    """The project's variable precedes the user's cache folder, and the home folder."""
+    """The cache folder follows our variable, then XDG's, then home."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("WARPDRIVE_MIN_CACHE", str(tmp_path / "own"))
     assert cache.folder() == tmp_path / "own"
@@ -467,7 +488,7 @@ def make(path):
 
 print(cache.cached({"what": "text"}, ".txt", make).read_text())
 """
-"""Script that writes a file letter by letter in a new process."""
+"""Script that builds a cached file slowly in a new process."""
 
 
 def start_builder(mode: str) -> subprocess.Popen[str]:
@@ -477,7 +498,7 @@ def start_builder(mode: str) -> subprocess.Popen[str]:
 
 
 def test_killed_build_leaves_no_file_to_be_found(cache_folder):
-    """A killed process leaves no file; the next one builds it completely."""
+    """A killed build leaves no file, and the next one succeeds."""
     killed = start_builder("dies")
     output, _ = killed.communicate(timeout=60)
     assert (killed.returncode, output) == (-9, "")
@@ -488,7 +509,7 @@ def test_killed_build_leaves_no_file_to_be_found(cache_folder):
 
 
 def test_processes_that_build_at_once_both_see_the_whole(cache_folder):
-    """Neither reads half a file nor fails over the other's, and one file remains."""
+    """Processes that build at once each read a complete file."""
     builders = [start_builder("lives") for _ in range(4)]
     outputs = [builder.communicate(timeout=60)[0] for builder in builders]
     assert [output.splitlines()[-1] for output in outputs] == ["whole"] * 4
@@ -499,7 +520,7 @@ def test_processes_that_build_at_once_both_see_the_whole(cache_folder):
 @pytest.mark.as_shipped
 @pytest.mark.parametrize("exact", [False, True])
 def test_nothing_less_nothing_is_no_negative_zero(tmp_path, exact):
-    """Branchless loops keep the sign of a zero as in arithmetic."""
+    """0 - 0 is not -0 in branchless loops."""
     text = "WD_KERNEL(gain)(const int* taken, float* gains, int n_envs) {\n"
     text += "  WD_EACH_ENV(local, env) gains[env] = 0.f - 0.01f * static_cast<float>(taken[env] != 0);\n}\n"
     backend, taken, gains = BACKENDS["host"], torch.arange(8, dtype=torch.int32) % 2, torch.ones(8)

@@ -1,4 +1,4 @@
-"""Words of CUDA C from nvcc, which both kernel styles run on `host`."""
+"""Words of CUDA C from nvcc on `host`, in both styles."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def source_of(folder: Path, style: str) -> Path:
 
 
 def wrong_of(numbers: torch.Tensor, integers: torch.Tensor) -> list[tuple[object, ...]]:
-    """Return the uses with wrong results: integers, or floats beyond their error."""
+    """Return the uses with a wrong integer or an inaccurate float."""
     wrong: list[tuple[object, ...]] = []
     for use, number, integer in zip(cuda_words.USES, numbers.tolist(), integers.tolist(), strict=True):
         if not isinstance(use.value, float):
@@ -61,7 +61,10 @@ def wrong_of(numbers: torch.Tensor, integers: torch.Tensor) -> list[tuple[object
 @on_each_compiler
 @pytest.mark.parametrize("style", STYLES)
 def test_words_mean_what_they_do_on_a_gpu(compiler, tmp_path, style):
-    """Integers and directed rounding are equal, others within a float's error."""
+    """Words have a GPU's values: equal integers, accurate floats.
+
+    Directed rounding is equal too.
+    """
     given = arrays(style)
     BACKENDS["host"].compile(source_of(tmp_path, style), SIZES)["words"].prepare(given, 1, 32)()
     assert wrong_of(*given[-2:]) == []
@@ -69,7 +72,10 @@ def test_words_mean_what_they_do_on_a_gpu(compiler, tmp_path, style):
 
 @needs_nvcc
 def test_nvcc_knows_the_words(tmp_path):
-    """The source compiles to PTX, in seconds; a cubin takes four times as long."""
+    """Every word compiles to PTX with nvcc.
+
+    A cubin takes four times as long.
+    """
     unit = tmp_path / "unit.cu"
     unit.write_text(cuda_c.unit(source_of(tmp_path, "__global__"), SIZES))
     words = ["nvcc", "-ptx", "-arch=sm_90", "-std=c++17", f"-I{cuda_source.ROOT}", "-o", "unit.ptx", "unit.cu"]
@@ -81,7 +87,7 @@ def test_nvcc_knows_the_words(tmp_path):
 @pytest.mark.nightly
 @pytest.mark.parametrize("style", STYLES)
 def test_words_compile_for_a_gpu(tmp_path, style):
-    """As the backend `pycuda` does it, with NVRTC where it is."""
+    """Words compile for a GPU as on `pycuda`, by NVRTC if found."""
     assert cuda_c.compile_cubin(source_of(tmp_path, style), SIZES, "sm_90").exists()
 
 
@@ -89,14 +95,14 @@ def test_words_compile_for_a_gpu(tmp_path, style):
 @pytest.mark.nightly
 @pytest.mark.parametrize("style", STYLES)
 def test_words_have_the_same_values_on_a_gpu(tmp_path, style):
-    """The table is right on a GPU."""
+    """Words have the table's values on a GPU."""
     given = [each.cuda() for each in arrays(style)]
     BACKENDS["pycuda"].compile(source_of(tmp_path, style), SIZES)["words"].prepare(given, 1, 32)()
     assert wrong_of(*(each.cpu() for each in given[-2:])) == []
 
 
 def expanded(text: str) -> list[str]:
-    """Return the words of a page's pattern: ``a{b,c}`` is ab and ac."""
+    """Expand a page's pattern: ``a{b,c}`` is ab and ac."""
     parts = re.split(r"\{([^}]*)\}", text)
     return ["".join(each) for each in itertools.product(*(part.split(",") for part in parts))]
 

@@ -23,7 +23,7 @@ def test_add_data_keeps_value_flags_and_further_attributes():
 
 
 def test_add_data_replaces_a_name():
-    """The last of two entries of one name counts, as in WarpDrive."""
+    """The last entry of a name counts, as in WarpDrive."""
     feed = DataFeed()
     feed.add_data("x", 1)
     feed.add_data("x", 2)
@@ -31,7 +31,7 @@ def test_add_data_replaces_a_name():
 
 
 def test_add_data_list_takes_tuples_and_dicts():
-    """Tuples of two to four and dicts of arguments say the same as `add_data`."""
+    """`add_data_list` accepts tuples and dicts of `add_data`'s arguments."""
     feed = DataFeed()
     feed.add_data_list(
         [("a", 1), ("b", 2, True), ("c", 3, False, True), {"name": "d", "data": 4, "log_data_across_episode": True}]
@@ -46,7 +46,7 @@ def test_add_data_list_takes_tuples_and_dicts():
 
 
 def test_add_data_list_takes_a_flag_that_is_no_bool_as_unset():
-    """A flag 1 or "yes" is not set, as in WarpDrive."""
+    """A flag that is no bool is not set, as in WarpDrive."""
     feed = DataFeed()
     feed.add_data_list([("a", 1, 1, "yes")])
     assert feed["a"]["attributes"] == attributes()
@@ -62,13 +62,13 @@ def test_add_data_list_takes_a_flag_that_is_no_bool_as_unset():
     ],
 )
 def test_add_data_list_refuses_other_items(argument, message):
-    """Neither form: the error has the value."""
+    """`add_data_list` refuses other items, and the error has the value."""
     with pytest.raises(DataError, match=message):
         DataFeed().add_data_list(argument)
 
 
 def test_add_pool_for_reset_names_its_target():
-    """A pool entry names the array it refills; it is neither saved nor logged."""
+    """A pool names the array that it refills."""
     feed = DataFeed()
     feed.add_pool_for_reset("x_reset_pool", [[1], [2]], reset_target="x")
     assert feed["x_reset_pool"]["attributes"] == attributes(is_reset_pool=True, reset_target="x")

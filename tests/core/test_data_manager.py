@@ -32,7 +32,7 @@ def test_sizes_must_be_positive_integers(name, value):
 
 @on_every_backend
 def test_reserved_arrays_are_there_and_zero(backend):
-    """Flags, counters, seed and log mask exist from the start, on the device."""
+    """Reserved arrays exist from the start, as zeros on the device."""
     data, _ = managers(backend, n_envs=2, episode_length=4)
     want = {"_done_": (2,), "_timestep_": (2,), "_episode_": (2,), "_reset_seed_": (2,), "_log_mask_": (5,)}
     for name, shape in want.items():
@@ -48,7 +48,7 @@ def test_reserved_arrays_are_there_and_zero(backend):
 
 
 def test_meta_info_is_32_bits_wide(data):
-    """Sizes are registered; ints become int32 and floats float32."""
+    """Meta information is int32 or float32, and includes sizes."""
     data.add_meta_info({"learning_rate": 0.01, "n_steps": 7, "flag": True})
     got = {name: data.meta_info(name) for name in ("n_agents", "n_envs", "blocks_per_env", "episode_length", "n_steps")}
     assert got == {"n_agents": 3, "n_envs": 2, "blocks_per_env": 1, "episode_length": 4, "n_steps": 7}
@@ -59,7 +59,7 @@ def test_meta_info_is_32_bits_wide(data):
 
 
 def test_shared_constants_are_narrowed_and_read_back(data):
-    """Lists and arrays become 32 bits wide, scalars too; each name once."""
+    """Shared constants become 32 bits wide, and can be read."""
     data.add_shared_constants({"table": [[1, 2], [3, 4]], "rate": 0.5, "angles": np.array([1.0, 2.0])})
     assert data.shared_constant("table").dtype == np.int32
     assert data.shared_constant("angles").dtype == np.float32
@@ -68,7 +68,7 @@ def test_shared_constants_are_narrowed_and_read_back(data):
 
 @on_every_backend
 def test_shared_constant_reaches_kernels_as_one_device_array(backend):
-    """A kernel gets an array on the device, the same each time, or the scalar."""
+    """A kernel gets a shared constant as one array or scalar."""
     data, _ = managers(backend)
     data.add_shared_constants({"table": [1, 2], "rate": 0.5})
     argument = data.shared_argument("table")
@@ -85,7 +85,7 @@ def test_shared_constant_reaches_kernels_as_one_device_array(backend):
 @on_every_backend
 @pytest.mark.parametrize("torch_accessible", [False, True])
 def test_push_and_pull_return_what_was_given(backend, torch_accessible):
-    """Arrays, lists and scalars come back with their values, 32 bits wide."""
+    """Pulls return pushed values, 32 bits wide."""
     data, _ = managers(backend)
     floats, integers = np.random.default_rng(0).random((2, 3)), [[1, 2], [-3, 2**31 - 1]]
     feed = DataFeed()
@@ -110,7 +110,7 @@ def test_dtypes_that_are_not_64_bits_wide_stay(data, dtype):
 
 
 def test_pushed_and_pulled_arrays_are_copies(data):
-    """Neither the caller's array nor a pulled one is the device's memory."""
+    """Neither pushed nor pulled arrays share the device's memory."""
     given = np.zeros((2, 3), np.float32)
     push(data, "x", given)
     given[:] = 1
@@ -119,7 +119,7 @@ def test_pushed_and_pulled_arrays_are_copies(data):
 
 
 def test_arrays_are_stored_in_row_major_order(data):
-    """Kernels index rows, so a transposed array is copied into that order."""
+    """Arrays are stored in row-major order, which kernels index."""
     given = np.arange(6, dtype=np.float32).reshape(2, 3).T
     push(data, "x", given)
     assert data.tensor("x").is_contiguous()
@@ -127,7 +127,7 @@ def test_arrays_are_stored_in_row_major_order(data):
 
 
 def test_tensor_is_the_live_memory(data):
-    """Torch's writes appear in pulls and in kernels."""
+    """A tensor is live memory: pulls and kernels see torch's writes."""
     push(data, "x", np.zeros(3, np.float32))
     data.data_on_device_via_torch("x").fill_(4)
     assert data.pull_data_from_device("x").tolist() == [4, 4, 4]
@@ -135,7 +135,7 @@ def test_tensor_is_the_live_memory(data):
 
 
 def test_find_prefers_data_to_meta_information_to_shared_constants(data):
-    """One name may be in all three; the most specific one is bound."""
+    """A lookup prefers data, then meta information, then constants."""
     data.add_shared_constants({"shared": 1, "n_envs": 2})
     assert data.find("n_envs") == 2
     push(data, "shared", np.float32(3))
@@ -149,7 +149,7 @@ def test_find_prefers_data_to_meta_information_to_shared_constants(data):
 
 @on_every_backend
 def test_n_copies_gives_each_environment_its_row(backend):
-    """With the wrapper's attribute the row is replicated, in separate memory."""
+    """With `n_copies`, each environment gets its own row."""
     data, _ = managers(backend)
     push(data, "x", [1.0, 2.0, 3.0], n_copies=2, save_copy_and_apply_at_reset=True)
     data.tensor("x")[0] = 9
@@ -159,7 +159,10 @@ def test_n_copies_gives_each_environment_its_row(backend):
 
 
 def test_logged_array_gets_a_buffer_for_one_environment(data):
-    """The log has a row for each step and the start, without the axis of environments."""
+    """A log has a row per step and one for the start.
+
+    It has no axis of environments.
+    """
     push(data, "x", np.ones((2, 3, 4), np.float32), log_data_across_episode=True)
     assert tuple(data.tensor("x_for_log").shape) == (5, 3, 4)
     assert not data.tensor("x_for_log").any()
@@ -181,7 +184,7 @@ def test_pool_is_found_by_its_target(data):
 
 @on_every_backend
 def test_reset_device_restores_in_place(backend):
-    """One or all arrays are restored in the same memory, scalars or not."""
+    """`reset_device` restores one or all arrays in place."""
     data, _ = managers(backend)
     push(data, "x", [1.0, 2.0], n_copies=2)
     push(data, "y", np.array([3, 4]))
@@ -278,12 +281,15 @@ REFUSED = {
         "'second' of 'x': the target has the pool 'first' already",
     ),
 }
-"""Calls for a manager with an array, a scalar and a constant, and their errors."""
+"""Refused calls, with their errors.
+
+The manager has an array, a scalar and a constant.
+"""
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_data_manager_refuses(case, data):
-    """Names are unique and known, numbers fit 32 bits; refused input leaves nothing."""
+    """Invalid names and numbers are refused, and nothing is stored."""
     push(data, "array", np.zeros(3))
     push(data, "scalar", 1)
     data.add_shared_constants({"rate": 0.5})
@@ -298,7 +304,7 @@ def test_data_manager_refuses(case, data):
 
 @pytest.mark.parametrize("allocates", ["clone", "zeros", "to"])
 def test_full_device_says_what_was_asked_and_what_is_free(data, monkeypatch, allocates):
-    """The error has name, bytes and free bytes; nothing is stored."""
+    """The error of a full device has name, bytes and free bytes."""
 
     def full(*_: object, **__: object) -> None:
         raise torch.cuda.OutOfMemoryError("CUDA out of memory")
@@ -318,5 +324,5 @@ def test_full_device_says_what_was_asked_and_what_is_free(data, monkeypatch, all
 
 @on_every_backend
 def test_free_bytes_is_plausible(backend):
-    """A machine that runs the tests has between 16 MB and 64 TB free."""
+    """Free memory is between 16 MB and 64 TB."""
     assert 2**24 < managers(backend)[0].free_bytes() < 2**46

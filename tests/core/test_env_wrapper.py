@@ -55,7 +55,7 @@ def pull(wrapper: EnvWrapper, *names: str) -> list[list[float]]:
 
 
 def test_wrapper_takes_over_the_environments_sizes_and_derives_the_observation_space():
-    """Name, agents, length, and a box for each agent's observation."""
+    """The wrapper has the environment's sizes, and derives observation spaces."""
     env = Counter(num_agents=3, episode_length=6)
     wrapper = EnvWrapper(env, num_envs=7)
     assert (wrapper.name, wrapper.n_agents, wrapper.episode_length, wrapper.n_envs) == ("Counter", 3, 6, 7)
@@ -67,13 +67,13 @@ def test_wrapper_takes_over_the_environments_sizes_and_derives_the_observation_s
 
 @on_every_other_backend
 def test_wrapper_tells_the_environment_its_backend(backend):
-    """A dual-mode environment receives its mode."""
+    """The wrapper sets the environment's backend."""
     wrapper = EnvWrapper(Counter(), env_backend=backend)
     assert wrapper.env.env_backend == wrapper.env_backend == backend
 
 
 def test_environment_is_made_by_name(monkeypatch):
-    """From the given registrar, with the config; one of the two alone is not enough."""
+    """An environment is made by name and config from the registrar."""
     monkeypatch.setattr(EnvironmentRegistrar, "_classes", {})
     registrar = EnvironmentRegistrar()
     registrar.add("cpu")(Counter)
@@ -86,7 +86,7 @@ def test_environment_is_made_by_name(monkeypatch):
 
 
 def test_registered_source_goes_before_the_classs_own(monkeypatch, tmp_path):
-    """The source registered for the language is compiled."""
+    """A registered source precedes the class's own."""
     if not any(each.values[0] == "host" for each in BACKENDS_HERE):
         pytest.skip("found no C++ compiler")
     monkeypatch.setattr(EnvironmentRegistrar, "_sources", {})
@@ -147,7 +147,7 @@ def counter(**attributes: object) -> Counter:
     ],
 )
 def test_wrapper_refuses(env, options, got):
-    """No agents, steps or observation; an agent in no role or in two."""
+    """The wrapper refuses invalid sizes, roles and observations."""
     with pytest.raises(ConfigError) as caught:
         EnvWrapper(env, **options)
     assert caught.value.got == got
@@ -173,7 +173,7 @@ WRONG_TYPES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 @pytest.mark.parametrize("backend", ["cpu", "host"])
 @pytest.mark.parametrize(("what", "attributes", "options"), WRONG_TYPES, ids=lambda value: str(value)[:40])
 def test_wrong_types_are_refused_by_name(backend, what, attributes, options):
-    """The error is neither raw and late, nor missing."""
+    """A wrong type raises an early error that names the argument."""
     with pytest.raises((ConfigError, BackendUnavailable), match=re.escape(what)) as caught:
         EnvWrapper(counter(**attributes), **{"env_backend": backend, **options}).reset()
     assert len(str(caught.value).splitlines()) == 1
@@ -194,19 +194,22 @@ def test_arrays_of_other_agents_are_refused(n_agents):
 
 @pytest.mark.parametrize("module", ["no_such_module", "envs"])
 def test_module_without_kernels_is_refused(module):
-    """It must exist, and build the kernels."""
+    """A module that is missing or builds no kernels is refused."""
     with pytest.raises(CompileError, match=f"kernels {module}: "):
         EnvWrapper(counter(kernel_sources={"numpy": module}))
 
 
 def test_flags_may_be_numpys():
-    """They may come from arrays of settings."""
+    """NumPy's flags are accepted.
+
+    They may come from arrays of settings.
+    """
     assert EnvWrapper(Counter(), auto_reset=np.bool_(True)).auto_reset is True
 
 
 @on_every_other_backend
 def test_environment_without_kernels_runs_on_cpu_only(backend):
-    """No silent fallback to Python."""
+    """An environment without kernels runs on `cpu` only, without fallback."""
     with pytest.raises(ConfigError, match=f"'PythonCounter': has no .* kernels, which backend '{backend}' runs"):
         EnvWrapper(PythonCounter(), env_backend=backend)
 
@@ -252,7 +255,10 @@ def test_warpdrives_constants_are_compiled_in_where_they_are_asked_for(tmp_path)
 
 @on_every_backend
 def test_steps_follow_the_worked_example(backend):
-    """Three agents count their actions; the limit or the last step ends an episode."""
+    """Counts, rewards and ends equal those worked by hand.
+
+    Three agents count their actions; the limit or the last step ends an episode.
+    """
     wrapper = started(backend, num_envs=2, episode_length=4, limit=3)
     act(wrapper, [[1, 0, 1], [0, 0, 0]])
     count, observations, rewards = pull(wrapper, "count", "observations", "rewards")
@@ -272,7 +278,10 @@ def test_steps_follow_the_worked_example(backend):
 
 @on_every_backend
 def test_first_reset_returns_what_was_pushed(backend):
-    """The arrays have the reset's observations, though each reset draws a start."""
+    """The first reset returns the observations that it pushed.
+
+    Each reset of the environment draws another start.
+    """
     wrapper = EnvWrapper(Counter(random_start=True), num_envs=2, env_backend=backend)
     observations = wrapper.reset()
     got = wrapper.cuda_data_manager.pull_data_from_device("observations")
@@ -284,7 +293,10 @@ def test_first_reset_returns_what_was_pushed(backend):
 
 @on_every_backend
 def test_auto_reset_restarts_an_environment_without_a_reset_kernel(backend):
-    """Arrays restart at once; ``_done_`` stays until the next step without a kernel."""
+    """Auto-reset restarts arrays at once, without a reset kernel.
+
+    Without it ``_done_`` stays until the next step.
+    """
     wrapper = started(backend, num_envs=2, episode_length=5, limit=2, auto_reset=True)
     seen = []
     for actions in ([[1, 0, 0], [0, 0, 0]],) * 4:
@@ -300,7 +312,7 @@ def test_auto_reset_restarts_an_environment_without_a_reset_kernel(backend):
 
 
 def test_actions_step_the_python_environment_on_cpu():
-    """With a dict by agent it steps as the environment itself does, kernels or not."""
+    """On `cpu`, actions in a dict step the Python environment."""
     for env in (Counter(), PlainCounter()):
         wrapper = EnvWrapper(env)
         wrapper.reset()
@@ -310,7 +322,7 @@ def test_actions_step_the_python_environment_on_cpu():
 
 
 def test_python_environment_needs_no_kernels():
-    """An environment without knowledge of the core resets and steps, without arrays."""
+    """An environment in plain Python resets and steps without kernels."""
     wrapper = EnvWrapper(PythonCounter(episode_length=2))
     assert not wrapper.vectorised
     assert list(wrapper.reset()) == list(wrapper.obs_at_reset()) == ["only"]
@@ -326,7 +338,7 @@ def test_python_environment_needs_no_kernels():
 
 @on_every_backend
 def test_step_before_reset_raises(backend):
-    """The environment has no state yet."""
+    """A step before the first reset raises."""
     wrapper = EnvWrapper(Counter(), env_backend=backend)
     for name in ("step", "reset_only_done_envs", "init_reset_pool", "custom_reset_all_envs"):
         with pytest.raises(ConfigError, match=rf"{name}: the environments have not started; call reset\(\) first"):
@@ -335,7 +347,10 @@ def test_step_before_reset_raises(backend):
 
 @on_every_other_backend
 def test_actions_as_an_argument_are_for_cpu(backend):
-    """Other backends read the array; the error says how to write actions."""
+    """Backends with kernels refuse actions as an argument.
+
+    The error says how to write actions.
+    """
     wrapper = started(backend)
     with pytest.raises(
         ConfigError, match=r"takes no actions: it reads the array 'sampled_actions'; write them with CUDASampler.assign"
@@ -346,7 +361,10 @@ def test_actions_as_an_argument_are_for_cpu(backend):
 @on_every_backend
 @pytest.mark.parametrize("action", [-1, 2])
 def test_debug_mode_finds_actions_out_of_range(backend, action):
-    """The error names environment, agent, type and range; nothing is stepped."""
+    """With `debug`, actions out of range raise before the step.
+
+    The error names environment, agent, type and range.
+    """
     wrapper = started(backend, num_envs=4, debug=True)
     act(wrapper, [[1, 1, 1]] * 4)
     actions = [[1, 1, 1]] * 3 + [[1, 1, action]]
@@ -358,14 +376,14 @@ def test_debug_mode_finds_actions_out_of_range(backend, action):
 
 
 def test_without_debug_mode_actions_are_not_checked():
-    """The check synchronises, so it is optional."""
+    """Without `debug` actions are not checked: that synchronises."""
     wrapper = started("cpu")
     act(wrapper, [[7, 0, 0]] * 4)
     assert pull(wrapper, "count")[0][0] == [7, 0, 0]
 
 
 def test_environments_that_do_not_fit_raise_at_reset(monkeypatch):
-    """The error has the number that fits, before any push."""
+    """Too many environments raise at reset, with the number that fits."""
     wrapper = EnvWrapper(CartPole(), num_envs=1000)
     monkeypatch.setattr(wrapper.cuda_data_manager, "free_bytes", lambda: 10_000)
     with pytest.raises(
@@ -400,7 +418,10 @@ COUNTS = {
 @pytest.mark.parametrize("argument", COUNTS)
 @pytest.mark.parametrize("value", BAD_COUNTS, ids=repr)
 def test_argument_that_is_no_count_is_refused(argument, value):
-    """The error has its name, before any compilation or allocation."""
+    """A wrong count raises an error with the argument's name.
+
+    It comes before any compilation or allocation.
+    """
     may_be = {"blocks_per_env": (None,), "seed": (0, 2**31)}
     if value in may_be.get(argument, ()) and value is not True:
         return

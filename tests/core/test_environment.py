@@ -14,7 +14,7 @@ from warpdrive_min.errors import CompileError, ConfigError, DeviceMemoryError
 
 
 def test_context_is_empty_until_it_is_wired():
-    """The hooks return empty values, and there are no managers yet."""
+    """An unwired context has empty hooks and no managers."""
     context = CUDAEnvironmentContext()
     assert (context.cuda_data_manager, context.cuda_function_manager, context.cuda_step) == (None, None, None)
     assert context.cuda_step_function_feed is None
@@ -26,7 +26,10 @@ def test_context_is_empty_until_it_is_wired():
 
 @on_every_backend
 def test_context_gets_its_managers_and_its_step_kernel(backend):
-    """After wiring the context has its parts; a step kernel that is not loaded raises."""
+    """A wired context has its managers and step kernel.
+
+    A step kernel that is not loaded raises.
+    """
     data, functions = managers(backend)
     functions.load(Counter.kernel_sources, environment_constants(Counter()))
     context, feed = CUDAEnvironmentContext(), CUDAFunctionFeed(data)
@@ -41,7 +44,7 @@ def test_context_gets_its_managers_and_its_step_kernel(backend):
 
 
 def test_environment_constants_are_the_cores_and_the_environments():
-    """Sizes and switches come from the core, the rest from `get_constants`."""
+    """Compiled constants are the core's and the environment's."""
     got = environment_constants(Counter(num_agents=2, episode_length=9, limit=5), auto_reset=True)
     assert got == {"N_AGENTS": 2, "EPISODE_LENGTH": 9, "AUTO_RESET": True, "EXACT": False, "LIMIT": 5}
 
@@ -50,7 +53,7 @@ def test_environment_constants_are_the_cores_and_the_environments():
 
 
 def test_single_environment_speaks_warpdrives_dicts():
-    """Observations, rewards, done come by agent; each episode has another start."""
+    """A single environment uses dicts by agent, with new starts."""
     env = CartPole(episode_length=3)
     first = env.reset()
     assert set(first) == {0}
@@ -65,7 +68,7 @@ def test_single_environment_speaks_warpdrives_dicts():
 
 
 def test_single_environment_returns_copies():
-    """An observation does not change under the caller when the next step is taken."""
+    """Later steps do not change a returned observation."""
     env = CartPole()
     first = env.reset()[0]
     kept = first.copy()
@@ -74,7 +77,7 @@ def test_single_environment_returns_copies():
 
 
 def test_single_environment_says_what_it_needs():
-    """It needs a reset before a step, actions without a wrapper, one per agent."""
+    """A step needs a reset, and one action per agent."""
     env = CartPole()
     with pytest.raises(ConfigError, match=r"CartPole.step: no episode has started; call reset\(\) first"):
         env.step({0: 1})
@@ -90,7 +93,10 @@ def test_single_environment_says_what_it_needs():
 
 @on_every_backend
 def test_push_gives_rows_to_what_asks_for_them(backend):
-    """Saved, pool-target and ``per_env`` arrays get rows; the rest is shared."""
+    """Arrays get rows per environment only where needed.
+
+    Saved, pool-target and ``per_env`` arrays get rows; the rest is shared.
+    """
     data, _ = managers(backend, n_agents=3, n_envs=5, episode_length=6)
     env = Counter(pool_size=4)
     env.cuda_data_manager = data
@@ -104,7 +110,7 @@ def test_push_gives_rows_to_what_asks_for_them(backend):
 
 
 def test_memory_error_tells_how_many_environments_fit(monkeypatch):
-    """Requested bytes, free bytes, and the largest number that fits (and does)."""
+    """The memory error has the largest number that fits."""
     feed = DataFeed()
     feed.add_data("shared", np.zeros(250, np.float32))  # 1,000 bytes
     feed.add_data("row", np.zeros((1, 25), np.float32), n_copies=10)  # 100 bytes for each environment
@@ -124,7 +130,10 @@ def test_memory_error_tells_how_many_environments_fit(monkeypatch):
 
 
 def test_seed_of_resets_keeps_64_bits():
-    """Both words of a seed arrive, as the bits of int32; other integers raise."""
+    """A seed of 64 bits is stored in two int32 words.
+
+    Other integers raise.
+    """
     data, _ = managers("cpu")
     seed_resets(data, 2**64 - 2)
     assert data.pull_data_from_device("_reset_seed_").tolist() == [-2, -1]

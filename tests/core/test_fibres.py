@@ -1,6 +1,6 @@
-"""Kernels with a thread per agent on `host`: barriers, shared memory, warps.
+"""Kernels with a thread per agent on `host`.
 
-Also atomics, and kernels that cannot end.
+Barriers, shared memory, warps, atomics, and kernels that cannot end.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ N_AGENTS, N_ENVS = 40, 3
 
 @pytest.fixture(scope="module", autouse=True, params=COMPILERS)
 def _quickly_built(request):
-    """Compile for tests, also the module's shared code, with each C++ compiler."""
+    """Compile quickly, with each C++ compiler."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CXX", request.param)
         patch.setattr(host, "OPTIMISATION", "-Og")
@@ -69,7 +69,7 @@ def put(functions: CUDAFunctionManager, **constants: list[int]) -> None:
 
 @pytest.mark.parametrize("n_threads", [1, 2])
 def test_barriers_in_a_loop_order_shared_memory(functions, monkeypatch, n_threads):
-    """Each round reads its block's sum, on one OS thread or two."""
+    """Barriers in a loop order shared memory, on one thread or two."""
     monkeypatch.setattr(type(functions.backend), "threads", n_threads)
     put(functions, offsets=[5, -3])
     x = integers(N_ENVS, N_AGENTS)
@@ -81,7 +81,10 @@ def test_barriers_in_a_loop_order_shared_memory(functions, monkeypatch, n_thread
 
 
 def test_threads_that_left_do_not_count(functions):
-    """40 threads, then 20, then 19: the barrier's count, all and any cover those."""
+    """A barrier counts only the threads that still run.
+
+    40 threads, then 20, then 19: all and any cover those too.
+    """
     x = torch.full((N_ENVS, N_AGENTS), -1, dtype=torch.int32)
     launch(functions, "leaving", x)
     want = np.full(N_AGENTS, -1)
@@ -91,14 +94,17 @@ def test_threads_that_left_do_not_count(functions):
 
 
 def test_barrier_is_one_wherever_it_stands(functions):
-    """Two branches meet at it; a loop repeats as shared memory says."""
+    """Two branches meet at one barrier, also in a loop."""
     x = torch.zeros(N_ENVS, N_AGENTS, dtype=torch.int32)
     launch(functions, "branches", x)
     assert (x == 3).all()
 
 
 def test_lanes_of_a_warp_see_each_other(functions):
-    """Shuffles, ballots, matches of a warp; exited lanes add nothing."""
+    """Lanes of a warp exchange values; exited lanes add nothing.
+
+    Shuffles, ballots and matches.
+    """
     x, y = torch.zeros(N_AGENTS, 4, dtype=torch.int32), torch.zeros(N_AGENTS)
     launch(functions, "warps", x, y, grid=(1, 1))
     lanes = np.arange(39) % 32
@@ -117,7 +123,7 @@ def test_lanes_of_a_warp_see_each_other(functions):
 
 
 def test_lanes_of_a_warp_add_up_what_they_have(functions):
-    """Sums, extremes, bits and equality over a warp and over 3 lanes of another."""
+    """Lanes reduce over a full warp and over a partial one."""
     x = torch.zeros(N_AGENTS, 8, dtype=torch.int32)
     launch(functions, "reductions", x, grid=(1, 1))
     whole = [sum(range(-20, 12)), 11 * 1000 - 20, 32 + 6200, 8 + 3100, -1 + 3, -1, 1, 0]
@@ -126,7 +132,10 @@ def test_lanes_of_a_warp_add_up_what_they_have(functions):
 
 
 def test_threads_go_in_step_from_write_to_write(functions):
-    """If all compute and write the same, the result equals one thread's."""
+    """Threads of a block stay in step between writes.
+
+    If all compute and write the same, the result equals one thread's.
+    """
     x = torch.tensor([[1, 2], [3, 4], [5, 6]], dtype=torch.int32)
     first = x @ torch.tensor([1, 2], dtype=torch.int32)
     second = 2 * first + 3 * x[:, 1]
@@ -137,7 +146,7 @@ def test_threads_go_in_step_from_write_to_write(functions):
 @pytest.mark.parametrize("n_threads", [1, 2])
 @pytest.mark.parametrize(("n_agents", "blocks"), [(7, 3), (N_AGENTS, 1)])
 def test_blocks_of_an_environment_meet_and_keep_their_shared_memory(monkeypatch, n_agents, blocks, n_threads):
-    """Blocks sum their agents, then read all sums after the barrier."""
+    """Blocks of an environment see each other's sums after the barrier."""
     functions = functions_of(n_agents=n_agents, blocks=blocks)
     monkeypatch.setattr(type(functions.backend), "threads", n_threads)
     x = integers(N_ENVS, n_agents, start=1)
@@ -153,7 +162,10 @@ def test_blocks_of_an_environment_meet_and_keep_their_shared_memory(monkeypatch,
 
 
 def test_barrier_of_an_environment_is_ours_where_the_source_has_one(tmp_path):
-    """A source's own barrier waits in memory for blocks that cannot run."""
+    """Our barrier of an environment replaces the source's own.
+
+    The source's waits in memory for blocks that cannot run.
+    """
     own = "__device__ void __sync_env_threads();\n__device__ void __sync_env_threads() { for (;;) __threadfence(); }\n"
     body = "x[blockIdx.x] = 1; __sync_env_threads(); y[blockIdx.x] = x[blockIdx.x ^ 1];"
     source = tmp_path / "kernel.cu"
@@ -167,7 +179,7 @@ def test_barrier_of_an_environment_is_ours_where_the_source_has_one(tmp_path):
 
 
 def test_atomics_lose_nothing(functions):
-    """Each has its meaning, for ints, floats and 64-bit words."""
+    """Atomics give correct results for ints, floats and 64-bit words."""
     n = N_AGENTS * N_ENVS
     x = torch.tensor([0, 0, 0, 0, 255, 0, 0, 0, 0], dtype=torch.int32)
     y, z = torch.zeros(2), torch.zeros(1, dtype=torch.uint64)
@@ -179,14 +191,14 @@ def test_atomics_lose_nothing(functions):
 
 
 def test_lock_is_taken_in_turns(functions):
-    """Threads of several blocks try until they hold it."""
+    """Threads of several blocks take a lock one after another."""
     x = torch.zeros(1, dtype=torch.int32)
     launch(functions, "locked", x)
     assert x.item() == N_AGENTS * N_ENVS
 
 
 def test_variables_of_the_device_are_each_managers_own(functions):
-    """They persist across launches; another manager of the same code has its own."""
+    """Device variables persist across launches, one set per manager."""
     other = functions_of()
     x = torch.zeros(1, dtype=torch.int32)
     seen = []
@@ -197,7 +209,7 @@ def test_variables_of_the_device_are_each_managers_own(functions):
 
 
 def test_constants_are_checked(functions):
-    """A missing source or another size raises."""
+    """A constant with a missing source or another size raises."""
     with pytest.raises(DataError, match="'chart': no loaded CUDA C source has a __constant__ of this name"):
         put(functions, chart=[1])
     with pytest.raises(DataError, match=r"'offsets': the symbol has 8 bytes \(got 12\)"):
@@ -205,7 +217,10 @@ def test_constants_are_checked(functions):
 
 
 def test_names_of_nvcc_mean_what_they_do_there(functions):
-    """Vectors, functions of mixed types, conversions that saturate, bits."""
+    """Names of nvcc have their meaning on a GPU.
+
+    Vectors, functions of mixed types, conversions that saturate, bits.
+    """
     y = torch.zeros(7)
     launch(functions, "numbers", y)
     sums = [(1, 4, 8, 1), (0.5, 0.25, 1, -1, 1), (2, -2, -3, 3), (1,), (1.5, 8, 31, 4, 1), (8, 3, 2, 8, 1, 1)]
@@ -234,7 +249,10 @@ def test_names_of_nvcc_mean_what_they_do_there(functions):
     ],
 )
 def test_launch_that_cannot_end_is_an_error(functions, monkeypatch, name, message):
-    """It names the kernel, the place and the thread, and the next launch runs."""
+    """A launch that cannot end raises, and the next one runs.
+
+    The error has kernel, place and thread.
+    """
     monkeypatch.setattr(type(functions.backend), "threads", 1)
     monkeypatch.setattr(host, "TIMEOUT_S", 0.01)
     x = integers(N_ENVS, N_AGENTS)
@@ -244,7 +262,7 @@ def test_launch_that_cannot_end_is_an_error(functions, monkeypatch, name, messag
 
 
 def test_launch_has_limits(functions):
-    """A block has 1,024 threads at most, and an environment all of its blocks."""
+    """A launch with too many threads or incomplete blocks raises."""
     x = torch.zeros(1, dtype=torch.int32)
     with pytest.raises(BindingError, match=r"kernel 'counted': a block has at most 1024 threads \(got 1025\)"):
         launch(functions, "counted", x, block=(1025, 1, 1))
@@ -253,7 +271,7 @@ def test_launch_has_limits(functions):
 
 
 def test_kernel_that_the_preprocessor_takes_is_left_out(functions):
-    """The source has another one under a false condition."""
+    """A kernel removed by the preprocessor is not declared."""
     assert functions.has_function("numbers")
     assert not functions.has_function("absent")
 
@@ -270,7 +288,7 @@ def test_kernel_that_the_preprocessor_takes_is_left_out(functions):
     ],
 )
 def test_source_that_cannot_run_is_an_error_with_its_line(tmp_path, body, message):
-    """Impossible launches, stack overflows, and compiler errors."""
+    """An impossible launch or source raises, with its line."""
     source = tmp_path / "kernel.cu"
     source.write_text(f'extern "C" __global__ void f(int* x)\n{{ {body} }}\n')
     with pytest.raises(CompileError, match=message):

@@ -22,7 +22,7 @@ MODULE = "warpdrive_min.envs:CartPole"
 
 
 def test_write_makes_folders_and_replaces(tmp_path: Path) -> None:
-    """The folder is made, the text replaced, nothing else left."""
+    """A write makes the folder, replaces the text, and leaves nothing else."""
     path = tmp_path / "new" / "file.txt"
     for text in ("first\n", "é\n"):
         write_atomically(path, text)
@@ -31,7 +31,7 @@ def test_write_makes_folders_and_replaces(tmp_path: Path) -> None:
 
 
 def test_failed_write_leaves_what_was_there(tmp_path: Path) -> None:
-    """An error within the block keeps the old file and leaves no other."""
+    """A failed write keeps the old file and leaves no other."""
     path = tmp_path / "file.txt"
     write_atomically(path, "before")
     with pytest.raises(FileNotFoundError), replacing(path) as unfinished:
@@ -41,7 +41,7 @@ def test_failed_write_leaves_what_was_there(tmp_path: Path) -> None:
 
 
 def test_written_file_has_the_suffix_and_usual_mode(tmp_path: Path) -> None:
-    """Writers see the suffix; the mode is a new file's."""
+    """A new file has the given suffix and the usual mode."""
     usual = tmp_path / "usual"
     usual.touch()
     with replacing(tmp_path / "picture.png") as unfinished:
@@ -52,7 +52,7 @@ def test_written_file_has_the_suffix_and_usual_mode(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("write", [write_atomically, files.append])
 def test_link_and_mode_stay(write, tmp_path: Path) -> None:
-    """The target of a link is written, wherever it is."""
+    """A write keeps links and modes: the link's target is written."""
     target, link = tmp_path / "there" / "file.txt", tmp_path / "link.txt"
     write_atomically(target, "before\n")
     target.chmod(0o640)
@@ -68,7 +68,7 @@ def test_link_and_mode_stay(write, tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such files")
 @pytest.mark.parametrize("write", [write_atomically, files.append])
 def test_pipe_is_written_and_stays(write, tmp_path: Path) -> None:
-    """Special files are not replaced by regular ones; their errors are named."""
+    """Pipes and devices are written in place, and errors name them."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
@@ -87,7 +87,10 @@ def test_pipe_is_written_and_stays(write, tmp_path: Path) -> None:
 @pytest.mark.skipif(not Path("/dev/stdout").exists(), reason="needs /dev/stdout")
 @pytest.mark.parametrize("name", ["/dev/stdout", "out.txt"])
 def test_standard_output_is_written_between_what_is_printed(name, tmp_path: Path) -> None:
-    """Also as a regular file, which a rename would remove from the process."""
+    """A write to standard output keeps the order of prints.
+
+    It may be a regular file, which a rename would remove from the process.
+    """
     code = "import sys, pathlib; from warpdrive_min.files import write_atomically as write; print(1)"
     with (tmp_path / "out.txt").open("w") as out:
         words = [sys.executable, "-c", f"{code}; write(pathlib.Path(sys.argv[1]), '2\\n'); print(3)", name]
@@ -96,7 +99,7 @@ def test_standard_output_is_written_between_what_is_printed(name, tmp_path: Path
 
 
 def test_own_folder_takes_away_what_killed_processes_left(tmp_path: Path) -> None:
-    """A living process's folder stays, as does one with only a similar name."""
+    """Folders of killed processes are removed; others stay."""
     (tmp_path / ".own-abcdefgh").mkdir()
     (tmp_path / ".own-abcdefgh" / "half").touch()
     code = "import fcntl, os, sys; fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), fcntl.LOCK_EX); print(1, flush=True)"
@@ -117,7 +120,10 @@ def test_own_folder_takes_away_what_killed_processes_left(tmp_path: Path) -> Non
 
 
 def test_own_folder_comes_back_that_another_process_took_away_as_it_was_made(tmp_path: Path, monkeypatch) -> None:
-    """Before its lock another process may remove it as abandoned."""
+    """A folder removed before its lock is made again.
+
+    Another process may remove it as abandoned.
+    """
     locks = iter([shutil.rmtree])
 
     def lock_of(path: Path, *, wait: bool = False) -> int | None:
@@ -134,7 +140,7 @@ def test_own_folder_comes_back_that_another_process_took_away_as_it_was_made(tmp
 
 
 def test_new_folders_are_of_one_process_each(tmp_path: Path) -> None:
-    """Many concurrent requests of the same names get separate folders."""
+    """Concurrent requests for new folders get separate ones."""
     names = [str(number) for number in range(32)]
     with ThreadPoolExecutor(8) as pool:
         made = list(pool.map(lambda _: files.new_folder(tmp_path / "runs", names), range(32)))
@@ -145,7 +151,10 @@ def test_new_folders_are_of_one_process_each(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no locks of folders")
 def test_held_folder_is_of_one_process(tmp_path: Path) -> None:
-    """One process shares the lock, others are refused, the last user releases it."""
+    """Only one process at a time locks a folder.
+
+    It shares the lock; the last user releases it.
+    """
     first, second = files.lock_folder(tmp_path), files.lock_folder(tmp_path)
     assert first is second
     del first
@@ -161,7 +170,10 @@ def test_held_folder_is_of_one_process(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("in_child", [False, True])
 def test_limited_import_leaves_no_truncated_bytecode(in_child, tmp_path: Path, monkeypatch) -> None:
-    """Otherwise a test of a full disk breaks packages for the tests after it."""
+    """Imports with limited file size leave no truncated bytecode.
+
+    Otherwise a test of a full disk breaks packages for the tests after it.
+    """
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "")
     (tmp_path / "long_module.py").write_text(f"x = {list(range(500))}")
@@ -179,7 +191,10 @@ def test_limited_import_leaves_no_truncated_bytecode(in_child, tmp_path: Path, m
     ["new-env ring_walk {folder}", "validate {module} --no-card --backend cpu --check flags --json {folder}/x.json"],
 )
 def test_command_on_a_full_disk_names_the_path_and_leaves_nothing(words: str, tmp_path: Path) -> None:
-    """One line of error; partial files are removed."""
+    """On a full disk, one line names the path.
+
+    Partial files are removed.
+    """
     with limited(100):
         done = CliRunner().invoke(app, words.format(folder=tmp_path, module=MODULE).split())
     assert done.exit_code == 2

@@ -1,4 +1,4 @@
-"""A forked process uses one thread: OpenMP's threads do not survive a fork."""
+"""Forked processes use one thread: OpenMP's threads end with a fork."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WORKS = ("new environments", "old environments", "agents", "more threads", "trai
 
 @pytest.fixture(scope="module")
 def found():
-    """Reports of one process's children; an alarm ends one that hangs."""
+    """Reports of one process's children, with a timeout."""
     done = subprocess.run([sys.executable, "-m", "tests.core.forked"], capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -27,25 +27,34 @@ def found():
 
 @pytest.mark.parametrize("work", WORKS)
 def test_forked_process_works_on_one_thread_and_says_so_once(found, work):
-    """Kernels of both styles, prepared before the fork or after it, and training."""
+    """A forked process works on one thread, and warns once.
+
+    Kernels of both styles, prepared before the fork or after it, and training.
+    """
     assert (found[work]["status"], found[work]["threads"]) == (0, [1, 1])
     (text,) = found[work]["warnings"]
     assert "uses 1 thread, because OpenMP's threads do not survive a fork (got 2)" in text
 
 
 def test_operations_of_torch_do_not_wait_either(found):
-    """After use of `host`, also in a child without it; nothing is printed."""
+    """Torch's operations do not hang in a forked child either."""
     assert found["torch"] == {"status": 0, "threads": [1, 1], "warnings": []}
 
 
 def test_fork_server_that_ran_nothing_gives_all_threads(found):
-    """Benchmarks start their processes so."""
+    """A child of an unused fork server has all threads.
+
+    Benchmarks start their processes so.
+    """
     assert found["fork server"]["threads"] == [2, 2]
 
 
 @pytest.mark.parametrize(("imported", "is_noted"), [("torch", True), ("json", False)])
 def test_fork_is_noted_once_torch_may_have_threads(imported, is_noted):
-    """Also without earlier use of the package; without torch no threads are lost."""
+    """A fork is recorded if torch is imported.
+
+    The package need not have been used before. Without torch no threads are lost.
+    """
     code = (
         f"import os, warpdrive_min, {imported}\nif os.fork() == 0: print(warpdrive_min.forks.forked)\nelse: os.wait()"
     )

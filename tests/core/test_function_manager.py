@@ -14,7 +14,7 @@ from warpdrive_min.function_manager import FILLING_BLOCKS_OF_A_POLICY, LaunchSha
 
 
 def filled(backend: str, **replaced: object) -> tuple[CUDADataManager, CUDAFunctionManager]:
-    """Return managers with the kernel `fill` and its data: 2 environments of 3 agents."""
+    """Return managers with the kernel `fill` and its data."""
     data, functions = managers(backend)
     values = {"target": np.zeros((2, 3), np.float32), "offset": [7], "scale": 0.5, **replaced}
     for name, value in values.items():
@@ -49,7 +49,7 @@ WANT = [[7, 7.5, 8], [8.5, 9, 9.5]]
     ],
 )
 def test_few_environments_fill_a_gpu(n_agents, n_envs, threads, envs_per_block):
-    """Blocks own fewer environments if packed blocks are too few to fill a GPU.
+    """Blocks own fewer environments if a GPU would not be full.
 
     With one agent a block is a warp at least.
     """
@@ -60,12 +60,18 @@ def test_few_environments_fill_a_gpu(n_agents, n_envs, threads, envs_per_block):
     ("n_agents", "n_envs", "threads"), [(1, 10_000, 32), (1, 100_000, 224), (1, 1_000_000, 512), (5, 9_999, 128)]
 )
 def test_environments_of_one_agent_may_have_large_blocks(n_agents, n_envs, threads):
-    """Few of them fill a GPU; environments of several agents are unchanged."""
+    """Environments of one agent may have larger blocks.
+
+    Few of them fill a GPU; environments of several agents are unchanged.
+    """
     assert LaunchShape.of(n_agents, n_envs=n_envs, packed_threads=512).threads == threads
 
 
 def test_kernels_with_a_policy_have_fewer_blocks():
-    """Three blocks per multiprocessor run at once; a fourth would wait."""
+    """Kernels with a policy have at most three blocks per multiprocessor.
+
+    A fourth would wait.
+    """
     of_policy = LaunchShape.of(5, n_envs=2_000, blocks_below=FILLING_BLOCKS_OF_A_POLICY)
     assert (LaunchShape.of(5, n_envs=2_000).blocks(2_000), of_policy.blocks(2_000)) == (500, 334)
 
@@ -75,7 +81,7 @@ def test_kernels_with_a_policy_have_fewer_blocks():
     [(1, 100, 128), (1, 2_047, 128), (1, 2_048, 256), (1, 1_000_000, 256), (5, 1_000_000, 25)],
 )
 def test_blocks_on_a_cpu_are_wide_where_each_thread_has_some(n_agents, n_envs, envs_per_block):
-    """Many one-agent environments: wide blocks, at least four for each of two threads."""
+    """CPU blocks are wide if each thread gets four of them."""
     assert LaunchShape.on_cpu(n_agents, n_envs, n_workers=2).envs_per_block == envs_per_block
 
 
@@ -84,7 +90,10 @@ def test_blocks_on_a_cpu_are_wide_where_each_thread_has_some(n_agents, n_envs, e
     [(1, 128, 128), (5, 128, 25), (63, 128, 2), (64, 64, 1), (100, 128, 1), (1024, 256, 1), (5000, 256, 1)],
 )
 def test_launch_shape_packs_small_environments(n_agents, threads, envs_per_block):
-    """Below 64 agents a block of 128 threads packs environments; above, whole warps."""
+    """Blocks of 128 threads pack environments below 64 agents.
+
+    Above, a block has whole warps.
+    """
     shape = LaunchShape.of(n_agents)
     assert shape == LaunchShape(threads, envs_per_block)
     assert shape.constants() == {"THREADS": threads, "ENVS_PER_BLOCK": envs_per_block, "BLOCKS_PER_ENV": 1}
@@ -93,14 +102,14 @@ def test_launch_shape_packs_small_environments(n_agents, threads, envs_per_block
 
 
 def test_no_agents_raises():
-    """An environment without agents has no shape."""
+    """An environment without agents has no launch shape."""
     with pytest.raises(ConfigError, match=r"n_agents: must be at least 1 .got 0"):
         LaunchShape.of(0)
 
 
 @pytest.mark.parametrize("name", ["num_agents", "num_envs", "blocks_per_env"])
 def test_sizes_must_be_positive(name):
-    """The error names the size."""
+    """The error of a non-positive size names it."""
     with pytest.raises(ConfigError, match=f"{name}: must be at least 1 .got 0"):
         CUDAFunctionManager(**{name: 0})
     with pytest.raises(BackendUnavailable, match="unknown backend"):
@@ -108,14 +117,14 @@ def test_sizes_must_be_positive(name):
 
 
 def test_block_and_grid_are_those_of_a_thread_for_each_agent():
-    """WarpDrive's shape: a number of blocks per environment that share its agents."""
+    """Block and grid are WarpDrive's, with a thread per agent."""
     assert (CUDAFunctionManager(5, 2).block, CUDAFunctionManager(5, 2).grid) == ((5, 1, 1), (2, 1))
     shared = CUDAFunctionManager(5, 2, blocks_per_env=2)
     assert (shared.block, shared.grid) == ((3, 1, 1), (4, 1))
 
 
 def test_defaults_are_added_and_can_be_given():
-    """Every kernel gets agents, shape and EXACT, unless the caller says otherwise."""
+    """Kernels get default constants, which the caller can replace."""
     functions = CUDAFunctionManager(5, 2)
     want = {"N_AGENTS": 5, "THREADS": 128, "ENVS_PER_BLOCK": 25, "BLOCKS_PER_ENV": 1, "EXACT": False}
     assert functions.with_defaults({}) == want
@@ -127,7 +136,7 @@ def test_defaults_are_added_and_can_be_given():
 
 @on_every_backend
 def test_kernels_are_known_by_name_and_loaded_once(backend):
-    """Loaded kernels are found; unknown ones list the known; duplicate names raise."""
+    """A loaded kernel is found; unknown and duplicate names raise."""
     _, functions = filled(backend)
     assert functions.has_function("fill")
     functions.initialize_functions(["fill"])
@@ -139,7 +148,7 @@ def test_kernels_are_known_by_name_and_loaded_once(backend):
 
 
 def test_binary_is_for_pycuda(tmp_path):
-    """No other backend loads a compiled file."""
+    """Only `pycuda` loads a compiled file."""
     with pytest.raises(ConfigError, match=r"'cpu': loads no compiled file .got .*k.cubin.; use 'pycuda'"):
         CUDAFunctionManager().load_binary(tmp_path / "k.cubin", FILL["cuda_c"])
 
@@ -149,7 +158,7 @@ def test_binary_is_for_pycuda(tmp_path):
 
 @on_every_backend
 def test_bind_looks_up_every_parameter(backend):
-    """Parameter names find arrays, scalars and meta data; explicit arguments go first.
+    """Binding finds each parameter by name; explicit arguments go first.
 
     Arguments are converted once; later writes by torch are visible.
     """
@@ -167,7 +176,7 @@ def test_bind_looks_up_every_parameter(backend):
 
 @on_every_backend
 def test_bind_takes_shared_constants(backend):
-    """A name that is no data may be a shared constant, array or scalar."""
+    """A parameter may be a shared constant, array or scalar."""
     data, functions = filled(backend, offset=None, scale=None)
     data.add_shared_constants({"offset": [7], "scale": 0.5})
     functions.bind("fill", data)()
@@ -176,7 +185,7 @@ def test_bind_takes_shared_constants(backend):
 
 @on_every_backend
 def test_bind_checks_its_arguments(backend):
-    """A parameter without data raises and lists names; foreign arrays are no address."""
+    """Binding refuses missing names and arrays of another device."""
     data, functions = filled(backend, offset=None)
     with pytest.raises(
         BindingError, match=r"kernel 'fill', parameter 'offset': there is no data of this name; known .*target"
@@ -188,7 +197,10 @@ def test_bind_checks_its_arguments(backend):
 
 @pytest.mark.parametrize("backend", [each for each in OTHER_BACKENDS if each.values[0] != "numba"])
 def test_bind_checks_sizes(backend):
-    """CUDA C declares sizes: an array for other agents raises before it is overread."""
+    """Binding checks declared sizes.
+
+    CUDA C declares sizes: an array for other agents raises before it is overread.
+    """
     data, functions = filled(backend, target=np.zeros((2, 4), np.float32))
     with pytest.raises(BindingError, match=r"'target': is declared with shape \(\?, 3\) .got \(2, 4\)"):
         functions.bind("fill", data)
@@ -199,9 +211,10 @@ def test_bind_checks_sizes(backend):
 
 @on_every_backend
 def test_function_takes_arguments_in_each_form(backend):
-    """``f(*args)`` picks a shape; ``block=, grid=`` or ``f[grid, block]`` set it.
+    """A function accepts arguments in each form.
 
-    After `bound_to` a call without arguments finds them by name; before it, the error names the missing ones.
+    ``f(*args)`` picks a shape; ``block=, grid=`` or ``f[grid, block]`` set it. After `bound_to` a call without
+    arguments finds them by name; before it, the error names the missing ones.
     """
     data, functions = filled(backend)
     function, threads = functions.get_function("fill"), functions.shape.threads
@@ -221,7 +234,7 @@ def test_function_takes_arguments_in_each_form(backend):
 
 @pytest.mark.parametrize("backend", [each for each in BACKENDS_HERE if each.values[0] != "numba"])
 def test_function_launches_a_wd_kernel_in_its_own_shape(backend):
-    """A kernel compiled for a shape reaches every agent also in WarpDrive's shape."""
+    """A kernel reaches every agent also in WarpDrive's launch shape."""
     data, functions = filled(backend)
     arguments = CUDAFunctionFeed(data)(["target", "offset", "scale", ("n_envs", "m")])
     functions.get_function("fill")(*arguments, block=functions.block, grid=functions.grid)
@@ -230,7 +243,7 @@ def test_function_launches_a_wd_kernel_in_its_own_shape(backend):
 
 @on_every_backend
 def test_function_counts_its_arguments(backend):
-    """Too few arguments raise and list the parameters; a wrong kind raises too."""
+    """Too few arguments raise, and the error lists the parameters."""
     data, functions = filled(backend)
     with pytest.raises(BindingError, match=r"'fill': takes 4 arguments \(target, offset, scale, n_envs\) .got 1"):
         functions.get_function("fill")(data.tensor("target"))
@@ -249,7 +262,10 @@ def test_function_checks_explicit_arguments(backend):
 
 @pytest.mark.parametrize(("source", "want"), [("d", 1), ("DEVICE", 1), ("m", 2), ("Meta", 2), ("s", 3), ("shared", 3)])
 def test_feed_reads_the_named_source(source, want):
-    """One name may be data, meta information or a constant; the source decides."""
+    """The feed reads a name from the given source.
+
+    One name may be data, meta information or a constant.
+    """
     data, _ = managers("cpu")
     push(data, "x", 1)
     data.add_meta_info({"x": 2})
@@ -259,7 +275,7 @@ def test_feed_reads_the_named_source(source, want):
 
 @on_every_backend
 def test_feed_gives_arrays_as_live_tensors(backend):
-    """Data and shared arrays are on the device; each call has its own list."""
+    """The feed returns live tensors, in a new list each time."""
     data, _ = managers(backend)
     push(data, "x", [1, 2])
     data.add_shared_constants({"table": [3, 4]})
@@ -272,13 +288,13 @@ def test_feed_gives_arrays_as_live_tensors(backend):
 
 @pytest.mark.parametrize("item", [3, ("x",), ("x", "d", "more"), ["x", "d"]])
 def test_feed_refuses_other_items(item):
-    """An item is a name, or a name and its source."""
+    """The feed accepts only names, with or without a source."""
     with pytest.raises(BindingError, match="an item must be a name or"):
         CUDAFunctionFeed(managers("cpu")[0])([item])
 
 
 def test_feed_refuses_unknown_sources_and_names():
-    """No argument is dropped silently."""
+    """The feed refuses unknown sources and names."""
     feed = CUDAFunctionFeed(managers("cpu")[0])
     with pytest.raises(
         BindingError, match=r"unknown source of 'x' .got 'host'.; known are d, device, m, meta, s, shared"
@@ -294,7 +310,10 @@ def test_feed_refuses_unknown_sources_and_names():
 
 @pytest.mark.parametrize("backend", [each for each in BACKENDS_HERE if each.values[0] != "pycuda"])
 def test_shared_constants_need_no_symbol_where_they_are_parameters(backend):
-    """Off `pycuda` constants must exist at initialisation; kernels take them by name."""
+    """Off `pycuda`, constants only have to exist at initialisation.
+
+    Kernels take them by name.
+    """
     data, functions = filled(backend)
     data.add_shared_constants({"table": [1]})
     functions.initialize_shared_constants(data, ["table"])
@@ -305,7 +324,10 @@ def test_shared_constants_need_no_symbol_where_they_are_parameters(backend):
 @pytest.mark.gpu
 @pytest.mark.skipif(all(each.values[0] != "pycuda" for each in BACKENDS_HERE), reason="pycuda is not available")
 def test_shared_constants_are_copied_to_symbols(tmp_path):
-    """On `pycuda` ``__constant__`` is filled; a missing source or wrong size raises."""
+    """On `pycuda`, constants are copied to their symbols.
+
+    A missing symbol or wrong size raises.
+    """
     source = tmp_path / "symbol.cu"
     source.write_text(
         'extern "C" { __constant__ int table[2]; }\n'
@@ -328,7 +350,7 @@ def test_shared_constants_are_copied_to_symbols(tmp_path):
 
 
 def test_sequence_launches_its_kernels_in_order_with_their_scalars(tmp_path):
-    """A sequence binds by name and launches in order, each stage with its scalars."""
+    """A sequence launches its kernels in order, with their scalars."""
     source = tmp_path / "steps.cu"
     source.write_text("""
 WD_KERNEL(add)(int (*value)[N_AGENTS], int amount, int n_envs) {

@@ -72,7 +72,10 @@ class Policy:
 
 @on_every_backend
 def test_action_is_the_mean_and_the_deviation_times_the_normals_of_sample(backend):
-    """By the formula in double, on `sample`'s normals of the seed; each draw counts."""
+    """An action is mean plus deviation times normal.
+
+    The normals are `sample`'s of the seed; each draw counts.
+    """
     normals = Policy(backend, seed=3).normals(3).astype(np.float64)
     policy = Policy(backend, seed=3)
     actions, _, _ = policy.draw(3)
@@ -85,7 +88,10 @@ def test_action_is_the_mean_and_the_deviation_times_the_normals_of_sample(backen
 
 @on_every_backend
 def test_gaussian_and_other_draws_share_the_counter(backend):
-    """With an Ornstein-Uhlenbeck and a uniform draw between, they are 0 and 3."""
+    """Gaussian and other draws share the counter.
+
+    With an Ornstein-Uhlenbeck and a uniform draw between, they are 0 and 3.
+    """
     want = Policy(backend).draw(4)[0]
     policy = Policy(backend)
     first = policy.draw(1)[0]
@@ -99,7 +105,7 @@ def test_gaussian_and_other_draws_share_the_counter(backend):
 
 @on_every_backend
 def test_log_prob_and_entropy_are_those_of_torch(backend):
-    """Summed over the types, of the actions that were drawn."""
+    """Log-probability and entropy equal torch's, summed over types."""
     policy = Policy(backend)
     actions, log_prob, entropy = (torch.from_numpy(each).double() for each in policy.draw(3))
     want = torch.distributions.Normal(policy.mean.cpu().double(), policy.log_std.cpu().double().exp())
@@ -111,9 +117,9 @@ def test_log_prob_and_entropy_are_those_of_torch(backend):
 
 @on_every_backend
 def test_argmax_is_the_mean_and_leaves_no_trace(backend):
-    """Bit-identical, -0 too; log-probability -sum(log_std + log(2 pi) / 2).
+    """Argmax gives the mean, and later draws are unaffected.
 
-    Later draws are unaffected.
+    Bit-identical, -0 too; the log-probability is -sum(log_std + log(2 pi) / 2).
     """
     want = Policy(backend).draw(2)[0]
     policy = Policy(backend)
@@ -133,7 +139,10 @@ def test_argmax_is_the_mean_and_leaves_no_trace(backend):
 
 @on_every_backend
 def test_vanishing_deviation_is_the_mean_with_a_finite_log_prob(backend):
-    """Below e^-87 the deviation is 0; the log-probability still follows the formula."""
+    """A vanishing deviation gives the mean and a finite log-probability.
+
+    Below e^-87 the deviation is 0; the log-probability still follows the formula.
+    """
     normals = Policy(backend).normals(1).astype(np.float64)
     policy = Policy(backend)
     policy.log_std.fill_(-100.0)
@@ -147,7 +156,7 @@ def test_vanishing_deviation_is_the_mean_with_a_finite_log_prob(backend):
 @on_every_backend
 @pytest.mark.parametrize("asked", [(), ("log_prob",), ("entropy",)])
 def test_what_is_not_asked_for_is_not_touched(backend, asked):
-    """The requested outputs equal the full call's; the other tensor is unchanged."""
+    """Only requested outputs are written, with the full call's values."""
     want = dict(zip(("actions", "log_prob", "entropy"), Policy(backend).draw(1), strict=True))
     policy = Policy(backend)
     targets = {name: getattr(policy, name) for name in asked}
@@ -164,7 +173,10 @@ def test_what_is_not_asked_for_is_not_touched(backend, asked):
 @on_every_other_backend
 @pytest.mark.parametrize(("n_agents", "n_types"), [(2, 1), (3, 2), (1, 5), (1100, 3)])
 def test_gaussians_are_bit_identical_on_every_backend_and_for_any_number_of_environments(backend, n_agents, n_types):
-    """Actions, log-probabilities, entropies; wrapped counts, more agents than threads."""
+    """Gaussian draws are bit-identical on every backend and size.
+
+    Actions, log-probabilities, entropies; wrapped counts, more agents than threads.
+    """
     if is_simulated(backend):
         n_agents = min(n_agents, 3)
     second = min(2**31 // n_types - 2, 2**31 - 4)
@@ -184,7 +196,7 @@ def test_gaussians_are_bit_identical_on_every_backend_and_for_any_number_of_envi
 
 @on_every_backend
 def test_tensors_with_gradients_are_read_like_others(backend):
-    """A network's mean and a parameter log_std: no output joins torch's graph."""
+    """Inputs with gradients work, and no output joins their graph."""
     want = Policy(backend).draw(1)
     policy = Policy(backend)
     policy.mean.requires_grad_()
@@ -199,7 +211,7 @@ def test_tensors_with_gradients_are_read_like_others(backend):
 @pytest.mark.gpu
 @pytest.mark.parametrize("backend", ["numba", "pycuda"])
 def test_replay_goes_on_drawing_and_follows_the_tensors(backend):
-    """A captured draw has the eager bits, with changing mean and log_std."""
+    """A captured draw is bit-identical to eager, with changing tensors."""
     ends = []
     for is_captured in (False, True):
         policy = Policy(backend, n_envs=300)

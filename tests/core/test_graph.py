@@ -1,4 +1,4 @@
-"""CUDA graphs on GPU backends: a replay is bit-identical to eager calls."""
+"""CUDA graphs: replays are bit-identical to eager calls."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ gpu_backends = [
 
 @on_backends("case", SCENARIOS, gpu_backends, numba=KINDS)
 def test_replay_equals_eager(case, backend):
-    """A replay of sampling, steps and restarts is bit-identical to eager calls."""
+    """A replay of draws, steps and restarts is bit-identical to eager."""
     name, config = SCENARIOS[case]
     ends = {}
     for mode in ("eager", "graph"):
@@ -46,7 +46,7 @@ def test_replay_equals_eager(case, backend):
 
 @pytest.mark.parametrize("backend", gpu_backends)
 def test_replay_keeps_what_it_runs_on(backend, kept_numba_kernels):
-    """A replay alone keeps its kernels and arrays alive without the environments."""
+    """A replay keeps its kernels and arrays alive."""
     wrapper = start("cartpole", {}, backend, 300, auto_reset=True)
     wrapper.step()
     played = wrapper.cuda_data_manager.tensor("_timestep_")
@@ -62,7 +62,7 @@ def test_replay_keeps_what_it_runs_on(backend, kept_numba_kernels):
 
 @pytest.mark.parametrize("backend", gpu_backends)
 def test_backend_has_one_stream(backend):
-    """Whatever is captured, it is on the same stream."""
+    """A backend always captures on the same stream."""
     with BACKENDS[backend].stream() as first, BACKENDS[backend].stream() as second:
         assert first.cuda_stream == second.cuda_stream == torch.cuda.current_stream().cuda_stream
     assert torch.cuda.current_stream().cuda_stream == 0
@@ -70,7 +70,7 @@ def test_backend_has_one_stream(backend):
 
 @pytest.mark.gpu
 def test_pycuda_refuses_a_stream_it_did_not_make():
-    """PyCUDA cannot launch on another library's stream; the error has a remedy."""
+    """PyCUDA refuses another library's stream, with a remedy."""
     wrapper = start("cartpole", {}, "pycuda", 4)
     with torch.cuda.stream(torch.cuda.Stream()), pytest.raises(BindingError, match=r"with backend.stream"):
         wrapper.step()

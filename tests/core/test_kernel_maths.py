@@ -60,7 +60,7 @@ def test_maths_is_accurate_in_every_language(backend: str, exact: bool) -> None:
 
 @on_every_backend
 def test_wrap_stays_inside_the_period(backend: str) -> None:
-    """Angles are in [0, period), and 0 if the sum rounds to the period."""
+    """Wrapped angles are in [0, period)."""
     x = np.float32([0, 1, TWO_PI, -TWO_PI, -1, -1e-9, 2 * TWO_PI, 7])
     got = _evaluate(backend, True, x)[:, 4]
     want = [0, 1, 0, 0, TWO_PI - np.float32(1), 0, 0, np.float32(7) - TWO_PI]
@@ -71,7 +71,7 @@ def test_wrap_stays_inside_the_period(backend: str) -> None:
 
 @on_every_backend
 def test_principal_angle_is_within_half_a_turn(backend: str) -> None:
-    """Angles within +-pi are unchanged; others move by full turns."""
+    """Principal angles are in +-pi, moved by full turns."""
     pi = np.float32(np.pi)
     inside = np.float32([0, -0.0, 1, -1e-9, pi, -pi])
     outside = np.float32([4, -4, TWO_PI, 7, -7, 2 * TWO_PI])
@@ -93,7 +93,7 @@ def test_exact_maths_is_bit_identical_to_numpy(backend: str) -> None:
 
 @on_every_backend
 def test_exact_maths_of_nan_is_defined(backend: str) -> None:
-    """e^NaN is 0 (a weight), sine and cosine are NaN."""
+    """With EXACT, e^NaN is 0 (a weight); sine and cosine are NaN."""
     got = _evaluate(backend, True, np.full(1, np.nan, np.float32))[0]
     assert got[0] == 0
     assert np.isnan(got[2:4]).all()
@@ -137,7 +137,7 @@ with mock.patch.object(dispatcher, "get_current_device", lambda: device):
 
 
 def test_contraction_off_leaves_no_fma() -> None:
-    """Without contraction a kernel's PTX has separate products and sums.
+    """Without contraction, a kernel's PTX has no FMA and no double.
 
     It has neither FMA nor double.
     """

@@ -13,7 +13,7 @@ LENGTH = 4
 
 
 def logged(backend: str) -> tuple[CUDADataManager, CUDALogController]:
-    """Return 2 environments with two logged arrays and one that is not."""
+    """Return two environments with two logged arrays and an unlogged one."""
     data, functions = managers(backend, n_agents=3, n_envs=2, episode_length=LENGTH)
     for name, shape in (("x", (2, 3)), ("y", (2, 3, 2))):
         push(data, name, np.zeros(shape, np.float32), log_data_across_episode=True)
@@ -22,7 +22,7 @@ def logged(backend: str) -> tuple[CUDADataManager, CUDALogController]:
 
 
 def put(data: CUDADataManager, step: int) -> None:
-    """Make every element identify step and environment."""
+    """Fill an array with numbers that identify step and environment."""
     for name in ("x", "y"):
         for env in range(2):
             data.tensor(name)[env] = 10 * env + step
@@ -49,7 +49,10 @@ def test_log_keeps_every_step_of_one_environment(backend, env_id):
 
 
 def test_fetch_log_takes_names_and_a_last_step():
-    """Part of the log can be fetched; a step past the last one logged is the last one."""
+    """Parts of a log can be fetched, up to a last step.
+
+    A step past the last one logged is the last one.
+    """
     data, logger = logged("cpu")
     logger.reset_log(data)
     logger.update_log(data, 1)
@@ -71,7 +74,7 @@ def test_fetched_log_is_a_copy():
 
 
 def test_step_past_the_episode_is_ignored():
-    """It has no row."""
+    """A step past the episode's end is ignored: it has no row."""
     data, logger = logged("cpu")
     logger.reset_log(data)
     for step in range(1, LENGTH + 3):
@@ -87,7 +90,10 @@ def test_step_past_the_episode_is_ignored():
     ],
 )
 def test_rows_that_nobody_writes_are_refused(call, message):
-    """Gaps, repeated steps, steps before `reset_log`'s first, and no environment."""
+    """Steps that would leave gaps in the log are refused.
+
+    Gaps, repeated steps, steps before `reset_log`'s first, and no environment.
+    """
     data, logger = logged("cpu")
     with pytest.raises(DataError, match=r"must follow the last one logged, -1 .got 1.; call reset_log"):
         logger.update_log(data, 1)
@@ -98,7 +104,7 @@ def test_rows_that_nobody_writes_are_refused(call, message):
 
 
 def test_fetch_log_finds_a_broken_mask():
-    """A mask other than ones up to the last step raises, unless unchecked."""
+    """A mask with a gap raises, unless the check is off."""
     data, logger = logged("cpu")
     logger.reset_log(data)
     logger.update_log(data, 1)

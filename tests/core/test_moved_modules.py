@@ -18,7 +18,7 @@ MOVED = {old: new for finder in sys.meta_path if isinstance(finder, MovedModules
 
 @pytest.mark.parametrize("old", sorted(MOVED))
 def test_old_names_import_with_a_warning(old, monkeypatch):
-    """It is the module of the new name, with its own spec."""
+    """A former name imports the new module, with a warning."""
     new = MOVED[old]
     module = importlib.import_module(new)
     package, _, name = old.rpartition(".")
@@ -33,7 +33,7 @@ def test_old_names_import_with_a_warning(old, monkeypatch):
 
 
 def test_modules_of_training_and_agreement_have_moved():
-    """The tables have everything documented before."""
+    """The tables have every module that was documented before."""
     assert {f"warpdrive_min.training.{name}" for name in training.MOVED} < MOVED.keys()
     assert {"warpdrive_min.consistency", "warpdrive_min.validation"} < MOVED.keys()
 
@@ -49,7 +49,7 @@ def test_old_package_is_an_attribute(monkeypatch):
 
 
 def test_modules_of_training_are_attributes(monkeypatch):
-    """`training.evaluation` works without an import of its own, and warns."""
+    """`training.evaluation` works without a separate import, and warns."""
     monkeypatch.delitem(sys.modules, "warpdrive_min.training.evaluation", raising=False)
     vars(training).pop("evaluation", None)
     with pytest.warns(DeprecationWarning, match=r"training\.evaluation is now"):

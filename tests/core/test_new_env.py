@@ -26,7 +26,7 @@ def files(folder: Path) -> set[str]:
 
 
 def test_starter_passes_its_own_test(tmp_path):
-    """The written files pass pytest, with warnings as errors, on reference and `host`."""
+    """The starter's own test passes, with warnings as errors."""
     app = typer.Typer()
     app.command()(new_env)
     result = CliRunner().invoke(app, ["lake_walk", str(tmp_path)])
@@ -57,7 +57,7 @@ def test_starter_passes_its_own_test(tmp_path):
 
 
 def test_starter_trains_as_its_page_says(tmp_path):
-    """The page's block trains it by its run config, here one short iteration."""
+    """The training block of the starter's page works."""
     package = write_starter("lake_walk", tmp_path)
     config = package / "run_config.yaml"
     shorter = {"num_envs: 1000": "num_envs: 20", "num_episodes: 20000": "num_episodes: 20", "50000": "1000"}
@@ -76,7 +76,7 @@ def test_starter_trains_as_its_page_says(tmp_path):
 
 
 def test_starter_leaves_no_placeholder(tmp_path):
-    """Every name is filled in, in file names and in files."""
+    """The starter's file names and texts contain no placeholder."""
     package = write_starter("two_words", tmp_path)
     texts = {path.name: path.read_text() for path in package.iterdir()}
     assert "class TwoWords(Environment)" in texts["env.py"]
@@ -85,13 +85,13 @@ def test_starter_leaves_no_placeholder(tmp_path):
 
 @pytest.mark.parametrize(("name", "title"), [("ring", "Ring"), ("ring_race2", "RingRace2"), ("ringRace", "RingRace")])
 def test_class_name_is_in_capitals(name, title):
-    """The class takes the words of the package's name."""
+    """The class name joins the words of the package's name."""
     assert class_name(name) == title
 
 
 @pytest.mark.parametrize("name", ["2d", "my-env", "my env", "class", "_", "", "a.b", "../up", "json", "numpy"])
 def test_name_must_be_free_and_an_identifier(name, tmp_path):
-    """No identifier, or another module's name: refused, and nothing is written."""
+    """A name that is taken or no identifier is refused."""
     with pytest.raises(ConfigError, match="new-env: the name must"):
         write_starter(name, tmp_path)
     assert files(tmp_path) == set()
@@ -99,14 +99,14 @@ def test_name_must_be_free_and_an_identifier(name, tmp_path):
 
 @pytest.mark.parametrize(("name", "folder"), [("n" * 300, "."), ("n" * 251, "."), ("ring", "f" * 300)])
 def test_too_long_name_is_told_in_a_line(name, folder, tmp_path):
-    """The name of the package, of a file of it, or of the folder."""
+    """A name that is too long gives a one-line error."""
     with pytest.raises(WriteError, match=r"/n*(ring)?: cannot be written \(File name too long\); choose another place"):
         write_starter(name, tmp_path / folder)
     assert files(tmp_path) == set()
 
 
 def test_what_exists_stays(tmp_path):
-    """An existing folder or file, or a missing parent, is refused and unchanged."""
+    """Existing files stay, and a missing parent is refused."""
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "notes").write_text("mine")
     with pytest.raises(ConfigError, match="exists already"):
@@ -118,7 +118,7 @@ def test_what_exists_stays(tmp_path):
 
 
 def test_failure_leaves_nothing(tmp_path, monkeypatch):
-    """If a file cannot be written, none is there."""
+    """After a failed write no file of the starter is left."""
     templates, target = tmp_path / "templates", tmp_path / "target"
     for folder in (templates, target):
         folder.mkdir()

@@ -1,4 +1,4 @@
-"""Rollouts with a policy in one launch: against its network and single steps."""
+"""Rollouts with a policy in one launch equal network and steps."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ TOLERANCE = 1e-5
 
 
 def model_of(wrapper: EnvWrapper, **config: Any) -> FullyConnected:
-    """Return a network for a wrapper's agents, with initial weights of unequal logits."""
+    """Return a network whose initial logits are unequal."""
     space = ActionSpace.of(next(iter(wrapper.env.action_space.values())))
     n_features = wrapper.cuda_data_manager.tensor("observations").shape[-1]
     with torch.random.fork_rng(devices=[]):
@@ -61,9 +61,9 @@ def evaluated(model: FullyConnected, steps: PolicySteps) -> tuple[torch.Tensor, 
 
 
 def assert_drawn(actions: torch.Tensor, logits: torch.Tensor, first_draw: int) -> None:
-    """Assert that actions are the sampler's for these logits, up to rounding.
+    """Assert that actions are the sampler's draws for these logits.
 
-    Shape: (steps, environments, agents, 1).
+    Up to rounding. Shape: (steps, environments, agents, 1).
     """
     n_steps, n_envs, n_agents = actions.shape[:3]
     ends = torch.softmax(logits.double(), -1).cumsum(-1).cpu().numpy()
@@ -90,7 +90,10 @@ def assert_drawn(actions: torch.Tensor, logits: torch.Tensor, first_draw: int) -
     ],
 )
 def test_policy_acts_as_its_network_says(backend, network):
-    """Log-probabilities, values, draws at each step; next states are bit-identical."""
+    """A rollout has its network's log-probabilities, values and draws.
+
+    Next states are bit-identical.
+    """
     form, config = NETWORKS[network]
     n_envs, n_steps = (3, 2) if is_simulated(backend) else (135, N_STEPS)
     acted, told = made(form, backend, n_envs), made(form, backend, n_envs)
@@ -115,7 +118,7 @@ def test_policy_acts_as_its_network_says(backend, network):
 
 
 def test_policy_acts_in_wide_blocks(monkeypatch):
-    """Many environments of one CPU thread share a block, which draws in groups."""
+    """A policy also acts in wide blocks of one CPU thread."""
     monkeypatch.setattr(HostBackend, "threads", 1)
     n_envs = LANES * BLOCKS_PER_WORKER
     acted = made("cartpole", "host", n_envs)
@@ -125,7 +128,7 @@ def test_policy_acts_in_wide_blocks(monkeypatch):
 
 
 def only_biases(model: FullyConnected) -> FullyConnected:
-    """Make logits and value independent of the input, so no order of sums matters."""
+    """Set all weights to 0, so that sums have one order."""
     for name, parameter in model.named_parameters():
         if name.endswith("weight"):
             torch.nn.init.zeros_(parameter)
@@ -134,7 +137,10 @@ def only_biases(model: FullyConnected) -> FullyConnected:
 
 @on_every_backend
 def test_equal_logits_give_the_same_rollout_one_by_one(backend):
-    """Bit-equal logits make all draws equal, with a used sampler too."""
+    """Equal logits give the same rollout as single steps.
+
+    Bit-equal logits make all draws equal, with a used sampler too.
+    """
     n_envs, n_steps = (3, 2) if is_simulated(backend) else (70, 6)
     wrappers, steps = [made("cartpole", backend, n_envs) for _ in range(2)], list[PolicySteps]()
     for wrapper in wrappers:
@@ -156,7 +162,10 @@ def test_equal_logits_give_the_same_rollout_one_by_one(backend):
 
 
 def test_each_launch_sees_the_weights_as_they_are():
-    """A bound rollout follows its parameters, also as views of a vector."""
+    """Each launch uses the parameters' current values.
+
+    They may be views of a vector.
+    """
     wrapper = made("cartpole", "host", 70)
     model = only_biases(model_of(wrapper, fc_dims=(16,)))
     launch, steps = wrapper.bound_rollout(3, model)
@@ -173,7 +182,7 @@ def test_each_launch_sees_the_weights_as_they_are():
 
 @pytest.mark.parametrize("backend", ["cpu", "host"])
 def test_a_policy_without_a_value_acts_alone(backend):
-    """An actor with a separate critic has log-probabilities, and no values."""
+    """An actor without a critic has log-probabilities but no values."""
     wrapper = made("cartpole", backend, 3)
     model = model_of(wrapper, fc_dims=(64, 64), activation="tanh")
     model.delete_value_head()
@@ -185,7 +194,7 @@ def test_a_policy_without_a_value_acts_alone(backend):
 
 
 def test_mode_says_why_a_policy_steps_one_by_one():
-    """Each reason has a case."""
+    """The mode has a reason for each step-by-step case."""
     wrapper = made("cartpole", "host", 2)
     for config, why in (
         ({"fc_dims": (129, 8)}, "a hidden layer has 129 units"),
@@ -208,7 +217,7 @@ def test_mode_says_why_a_policy_steps_one_by_one():
 
 
 def test_the_kernel_that_is_tried_is_the_one_that_acts(monkeypatch):
-    """A rollout compiles one kernel with a policy, and keeps a mode queried before."""
+    """A rollout compiles one kernel with a policy."""
     wrapper = made("cartpole", "host", 2)
     compiled_with = compiled_by(wrapper, monkeypatch)
     model = model_of(wrapper, fc_dims=(8,))
@@ -231,7 +240,10 @@ def compiled_by(wrapper: EnvWrapper, monkeypatch: pytest.MonkeyPatch) -> list[di
 
 @pytest.mark.parametrize("backend", [each for each in BACKENDS_HERE if each.values[0] in ("host", "pycuda")])
 def test_products_are_of_tf32_where_those_of_torch_may_be(backend, monkeypatch):
-    """It is float32 before and after; exact networks always are."""
+    """Kernels use TF32 only if torch's products may.
+
+    It is float32 before and after; exact networks always are.
+    """
     wrapper = made("cartpole", backend, 135)
     model, exact = model_of(wrapper, fc_dims=(64, 64)), model_of(wrapper, fc_dims=(8,))
     exact.fc.exact = Exact(BACKENDS[backend])
@@ -249,7 +261,10 @@ def test_products_are_of_tf32_where_those_of_torch_may_be(backend, monkeypatch):
 
 
 def test_several_agents_and_masks_act_one_by_one():
-    """Several agents, types and masks: log-probabilities cover the allowed choices."""
+    """Several agents, types and masks act step by step.
+
+    Log-probabilities cover the allowed choices.
+    """
     wrapper = made("rice, negotiation", "host", 3)
     model = only_biases(model_of(wrapper, fc_dims=(4,)))
     torch.nn.init.zeros_(model.policy_head.bias)
@@ -262,7 +277,10 @@ def test_several_agents_and_masks_act_one_by_one():
 
 
 def test_rollout_refuses_policies_that_need_more():
-    """Boxes and recurrent models are for a Trainer."""
+    """A rollout refuses boxes and recurrent models.
+
+    They are for a Trainer.
+    """
     pendulum = made("pendulum", "host", 2)
     with pytest.raises(ConfigError, match="actions of a policy must be discrete"):
         pendulum.rollout(2, model_of(pendulum))
@@ -280,7 +298,10 @@ def layers(*sizes: int) -> list[torch.Tensor]:
     ("hidden", "is_tf32", "tolerance"), [((20,), False, 3e-6), ((72, 9), False, 3e-6), ((9, 12), True, 3e-3)], ids=str
 )
 def test_warp_evaluates_the_network(hidden, is_tf32, tolerance):
-    """Fibres that simulate a GPU's lanes compute torch's results with registers."""
+    """A warp's lanes compute torch's results, with units in registers.
+
+    Fibres simulate the lanes of a GPU.
+    """
     torch.manual_seed(SEED)
     n_features, n_outputs = 10, 3
     policy = layers(n_features, *hidden, n_outputs)
@@ -303,7 +324,7 @@ def test_warp_evaluates_the_network(hidden, is_tf32, tolerance):
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
 @pytest.mark.parametrize("hidden", [(20,), (72, 9), (32, 32)], ids=str)
 def test_lane_evaluates_the_network_as_exact_kernels_do(hidden, activation):
-    """A thread with units in registers has the bits of the layer kernels."""
+    """A single thread's network is bit-identical to the exact kernels."""
     torch.manual_seed(SEED)
     n_features, n_outputs = 10, 3
     policy = layers(n_features, *hidden, n_outputs)
@@ -319,7 +340,7 @@ def test_lane_evaluates_the_network_as_exact_kernels_do(hidden, activation):
 
 
 def compiled(form: str, perceptron: Perceptron, **flags: bool) -> Path:
-    """Compile the rollout of an environment with a policy for a GPU."""
+    """Compile a rollout with a policy for a GPU."""
     wrapper = made(form, "host", 70)
     env, entries = wrapper.env, {entries_constant(name): 1 for name in ("draws", *FLAGS)}
     n_agents = len(env.action_space)
@@ -345,7 +366,7 @@ def compiled(form: str, perceptron: Perceptron, **flags: bool) -> Path:
     ],
 )
 def test_rollouts_with_a_policy_compile_for_the_gpu(form, hidden, is_shared, in_order):
-    """One or two hidden layers compile, with the value shared or separate."""
+    """Rollouts with a policy compile, for each form of network."""
     n_features, n_choices = {"cartpole": (4, 2), "acrobot": (6, 3), "tag_gridworld": (21, 5)}[form]
     policy = layers(n_features, *hidden, n_choices)
     below = policy[:-2] if is_shared else layers(n_features, *hidden)
@@ -355,7 +376,7 @@ def test_rollouts_with_a_policy_compile_for_the_gpu(form, hidden, is_shared, in_
 
 
 def test_step_that_no_policy_can_act_between_says_so(tmp_path):
-    """The error names the missing part."""
+    """The error names the part that a step with a policy lacks."""
     source = tmp_path / "env.cu"
     source.write_text("WD_KERNEL(step)(int* sampled_actions, float* rewards, int n_envs) {}\n")
     with pytest.raises(CompileError, match=r"the step: must take .*none of .*observations.*use single steps"):

@@ -42,7 +42,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="Linux alone ties a p
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT], ids=["killed", "stopped"])
 @pytest.mark.parametrize("how", [pytest.param("tied", marks=linux), "watch", pytest.param("child", marks=linux)])
 def test_program_ends_with_its_parent(how, number):
-    """It shares its parent's output, which ends; a `Child` takes all its descendants."""
+    """A program ends with its parent, and a `Child` with its descendants."""
     folder = str(Path(processes.__file__).parent)
     words = [sys.executable, "-S", "-c", PARENT, folder, how]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as parent:
@@ -57,14 +57,17 @@ def test_program_ends_with_its_parent(how, number):
 @linux
 @pytest.mark.parametrize("mode", ["guard", "tie"])
 def test_program_does_not_start_when_its_parent_has_ended(mode):
-    """The expected parent is not the actual one."""
+    """A program does not start after its parent has ended."""
     words = [sys.executable, "-I", "-S", processes.__file__, mode, "1", sys.executable, "-c", "print('here')"]
     done = subprocess.run(words, capture_output=True, text=True, start_new_session=True)
     assert (done.returncode, done.stdout) == (-signal.SIGKILL, "")
 
 
 def test_signal_to_a_tied_program_waits_until_that_is_ready():
-    """An interpreter that gets SIGINT while it starts would end with a traceback."""
+    """A signal waits until a tied program is ready.
+
+    An interpreter that gets SIGINT while it starts would end with a traceback.
+    """
     code = "import signal; signal.signal(2, signal.SIG_DFL); signal.pthread_sigmask(signal.SIG_UNBLOCK, [2]); input()"
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     child = subprocess.Popen(
@@ -77,7 +80,7 @@ def test_signal_to_a_tied_program_waits_until_that_is_ready():
 
 
 def test_tied_program_is_the_same_process_with_its_own_arguments():
-    """Words and exit code pass unchanged."""
+    """A tied program keeps its process, arguments and exit code."""
     code = "import os, sys; print(os.getpid(), *sys.argv[1:]); sys.exit(7)"
     child = subprocess.Popen(
         processes.tied_to_parent([sys.executable, "-S", "-c", code, "a b", "-c"]), stdout=subprocess.PIPE, text=True
@@ -98,7 +101,7 @@ def test_tied_program_is_the_same_process_with_its_own_arguments():
     ids=["code", "signal", "killed", "not UTF-8", "a child that is left"],
 )
 def test_run_returns_how_a_program_ended_and_what_it_said(script, code, output, errors):
-    """As `subprocess.run`, but leftover processes are killed."""
+    """`run` returns exit code and output, and kills leftover processes."""
     done = processes.run(["sh", "-c", script])
     assert (done.returncode, done.stdout, done.stderr) == (code, output, errors)
     if code:
@@ -108,7 +111,7 @@ def test_run_returns_how_a_program_ended_and_what_it_said(script, code, output, 
 
 @linux
 def test_run_that_takes_too_long_leaves_nothing(tmp_path):
-    """All its descendants are killed, and the error names the program."""
+    """A timeout kills all descendants, and the error names the program."""
     with pytest.raises(subprocess.TimeoutExpired, match=r"Command '\['sh'"):
         processes.run(["sh", "-c", f"sleep 60 & setsid sleep 60 & echo $! > {tmp_path}/pid; wait"], timeout=0.5)
     with pytest.raises(ProcessLookupError):
@@ -118,14 +121,17 @@ def test_run_that_takes_too_long_leaves_nothing(tmp_path):
 @pytest.mark.parametrize(("name", "kind"), [("none-such", FileNotFoundError), ("text", PermissionError)])
 @pytest.mark.parametrize("start", [processes.tied_to_parent, processes.run])
 def test_program_that_cannot_start_is_refused(start, name, kind, tmp_path):
-    """The error names the file, as `subprocess` does."""
+    """The error of a program that cannot start names the file."""
     (tmp_path / "text").write_text("no program")
     with pytest.raises(kind, match=name):
         start([str(tmp_path / name)])
 
 
 def test_all_programs_are_started_by_one_module():
-    """No other module in the project starts processes, which a kill would leave."""
+    """Only one module of the project starts processes.
+
+    A kill would leave the processes of others.
+    """
     others = [
         f"{path.relative_to(ROOT)}: {word}"
         for folder in ("warpdrive_min", "envs", "bench")

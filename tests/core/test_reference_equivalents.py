@@ -46,10 +46,10 @@ def p_value(counts: np.ndarray, probabilities: np.ndarray) -> float:
 
 
 def p_value_of_neighbours(values: np.ndarray, axis: int, n: int) -> float:
-    """Return the p-value of neighbouring pairs along an axis, if all n * n are equal.
+    """Return the p-value of neighbouring pairs along an axis.
 
-    It is the smaller one of two sets, which begin with the first and the second value. Within a set no value is in two
-    pairs, which would make the chi-square larger.
+    All n * n pairs are equally likely. It is the smaller one of two sets, which begin with the first and the second
+    value. Within a set no value is in two pairs, which would make the chi-square larger.
     """
     p_values = []
     for start in (0, 1):
@@ -94,9 +94,9 @@ class Actions:
 
 @on_every_fast_backend
 def test_every_agent_of_every_environment_draws_from_its_own_probabilities(backend):
-    """10,000 draws, 2 environments of 5 agents, ten distributions, by chi-square.
+    """Each agent draws from its own probabilities.
 
-    Impossible choices never occur.
+    10,000 draws, 2 environments of 5 agents, ten distributions, by chi-square. Impossible choices never occur.
     """
     probabilities = np.random.default_rng(0).dirichlet(np.ones(3), (2, 5))
     probabilities[0, 3], probabilities[1, 1], probabilities[1, 2] = [0, 1, 0], [0.5, 0, 0.5], [0, 0, 1]
@@ -108,7 +108,10 @@ def test_every_agent_of_every_environment_draws_from_its_own_probabilities(backe
 
 @on_every_fast_backend
 def test_planner_draws_from_its_probabilities_whatever_the_agents_do(backend):
-    """One planner (4 choices) interleaved with 5 agents (3): frequencies, joint too."""
+    """A planner's draws are independent of the agents' draws.
+
+    One planner (4 choices) is interleaved with 5 agents (3 choices).
+    """
     planner, agents = np.array([0.1, 0.2, 0.3, 0.4]), np.array([0.5, 0.25, 0.25])
     drawn = Actions(backend, 5, 100, planner=(1, 4), agents=(5, 3)).draw(200, planner=planner, agents=agents)
     assert p_value(np.bincount(drawn[0].ravel(), minlength=4), planner) > LEVEL
@@ -120,7 +123,7 @@ def test_planner_draws_from_its_probabilities_whatever_the_agents_do(backend):
 @on_every_fast_backend
 @pytest.mark.parametrize(("n_agents", "n_draws"), [(5, 10_000), (300, 400)], ids=["five agents", "several blocks"])
 def test_draws_scatter_as_independent_ones_do(n_agents, n_draws, backend):
-    """Uniform over 4: variances over agents, time, environments match the closed form.
+    """Draws have the variance of independent ones along each axis.
 
     Neighbours are independent.
     """
@@ -138,7 +141,7 @@ def test_draws_scatter_as_independent_ones_do(n_agents, n_draws, backend):
 
 @on_every_backend
 def test_blocks_do_not_change_the_draws(backend):
-    """Agents and planner draw the same if one or two blocks share an environment."""
+    """The number of blocks does not change the draws."""
     uniform = {"agents": np.full(4, 0.25), "planner": np.full(7, 1 / 7)}
     alone, shared = (Actions(backend, 5, 2, n, agents=(5, 4), planner=(1, 7)).draw(4, **uniform) for n in (1, 2))
     for got, want in zip(shared, alone, strict=True):
@@ -151,7 +154,10 @@ def test_blocks_do_not_change_the_draws(backend):
 
 @on_every_fast_backend
 def test_pools_of_every_rank_are_drawn_evenly(backend):
-    """2,000 soft resets refill environment 0 (chi-square), not 1; forced ones both."""
+    """Rows of pools are drawn evenly, for every rank.
+
+    2,000 soft resets refill environment 0 (chi-square), not 1; forced ones both.
+    """
     n_rows, n_resets = 10, 2000
     data, functions = managers(backend, 3, 2)
     feed, targets = DataFeed(), {"one": ((), np.int32), "two": ((3,), np.float32), "three": ((3, 4), np.float32)}
@@ -193,7 +199,7 @@ WITH_BLOCKS = [
 
 @pytest.mark.parametrize(("backend", "blocks"), WITH_BLOCKS)
 def test_log_and_mask_follow_the_environment_that_is_logged(backend, blocks):
-    """Mask and rows are empty, then step 0, then all; a reset restores."""
+    """Log and mask follow the logged environment, step by step."""
     wrapper, logger = counting(backend, blocks, episode_length=2, limit=99)
     data = wrapper.cuda_data_manager
 
@@ -219,7 +225,10 @@ def test_log_and_mask_follow_the_environment_that_is_logged(backend, blocks):
 
 @pytest.mark.parametrize(("backend", "blocks"), WITH_BLOCKS)
 def test_environments_restart_as_often_as_they_finish(backend, blocks):
-    """Environment 1 counts twice as fast: 4 restarts in 8 steps, not 2."""
+    """Each environment restarts at each end of its episodes.
+
+    Environment 1 counts twice as fast: 4 restarts in 8 steps, not 2.
+    """
     wrapper, _ = counting(backend, blocks, episode_length=9, limit=4)
     data = wrapper.cuda_data_manager
     done, counts = [], []
@@ -234,7 +243,7 @@ def test_environments_restart_as_often_as_they_finish(backend, blocks):
 
 
 def counting(backend: str, blocks: int, **config: int) -> tuple[EnvWrapper, CUDALogController]:
-    """Return a logger and two copies of five agents that count differently."""
+    """Return a logger, and environments with unequal counts."""
     wrapper = EnvWrapper(
         Counter(num_agents=5, env_backend=backend, **config), num_envs=2, env_backend=backend, blocks_per_env=blocks
     )
@@ -249,7 +258,10 @@ def counting(backend: str, blocks: int, **config: int) -> tuple[EnvWrapper, CUDA
 
 @on_every_backend
 def test_certain_actions_go_through_the_sampler_to_the_rewards(backend):
-    """One-hot probabilities become actions: a tag in environment 0, then timeouts."""
+    """Certain actions pass from sampler to rewards.
+
+    One-hot probabilities become actions: a tag in environment 0, then timeouts.
+    """
     wrapper = EnvWrapper(
         TagGridWorld(
             num_taggers=4,

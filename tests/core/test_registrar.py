@@ -25,7 +25,7 @@ class Walk:
 
 
 def test_class_is_found_by_its_name_in_any_case(registrar):
-    """The decorator returns the class, and every instance of the registrar knows it."""
+    """A class is found by name in any case and instance."""
     assert registrar.add()(Walk) is Walk
     assert registrar.get("walk") is registrar.get("WALK", "cpu") is EnvironmentRegistrar().get("Walk") is Walk
     assert registrar.has_env("wALK")
@@ -33,14 +33,14 @@ def test_class_is_found_by_its_name_in_any_case(registrar):
 
 
 def test_several_backends_share_a_class_and_old_names_mean_pycuda(registrar):
-    """A list registers for each; "cuda" and "gpu" are pycuda."""
+    """A list registers several backends; "cuda" and "gpu" mean `pycuda`."""
     registrar.add(["numba", "cuda"])(Walk)
     assert registrar.get("walk", "pycuda") is registrar.get("walk", "gpu") is registrar.get("walk", "numba") is Walk
     assert not registrar.has_env("walk", "cpu")
 
 
 def test_unknown_name_lists_those_of_the_backend(registrar):
-    """Names registered for other backends are not listed."""
+    """An unknown name lists the names of its backend only."""
     registrar.add("cpu")(Walk)
     registrar.add("numba")(type("Run", (), {"name": "Run"}))
     with pytest.raises(ConfigError, match=r"no environment 'wlak' for backend 'cpu'; known are walk$"):
@@ -48,7 +48,7 @@ def test_unknown_name_lists_those_of_the_backend(registrar):
 
 
 def test_name_is_taken_once_for_a_backend(registrar):
-    """Another class of the name raises; the same, or another backend's, does not."""
+    """A backend's name can have only one class."""
     registrar.add()(Walk)
     registrar.add()(Walk)
     other = type("Other", (), {"name": "WALK"})
@@ -60,7 +60,7 @@ def test_name_is_taken_once_for_a_backend(registrar):
 
 @pytest.mark.parametrize("use", ["add", "get", "has_env", "add_cuda_env_src_path", "get_cuda_env_src_path"])
 def test_unknown_backend_raises(registrar, use):
-    """Every argument for a backend is checked."""
+    """Every method refuses an unknown backend."""
     calls = {
         "add": lambda: registrar.add("tpu"),
         "get": lambda: registrar.get("walk", "tpu"),
@@ -73,7 +73,10 @@ def test_unknown_backend_raises(registrar, use):
 
 
 def test_source_is_shared_by_the_backends_of_a_language(registrar):
-    """A .cu file is for `pycuda` and `host`, a module for `numba`; the last counts."""
+    """Backends of one language share a source; the last one counts.
+
+    A .cu file is for `pycuda` and `host`, a module for `numba`.
+    """
     registrar.add_cuda_env_src_path("Walk", "old.cu")
     registrar.add_cuda_env_src_path("Walk", Path("walk.cu"), "host")
     registrar.add_cuda_env_src_path("Walk", "games.walk", "numba")
@@ -84,7 +87,7 @@ def test_source_is_shared_by_the_backends_of_a_language(registrar):
 
 
 def test_source_can_come_with_the_class(registrar):
-    """The decorator registers it for its backends, but not for `cpu`."""
+    """The decorator registers a source for its backends, except `cpu`."""
     registrar.add(["cpu", "pycuda"], cuda_env_src_path="walk.cu")(Walk)
     assert registrar.get_cuda_env_src_path("walk") == "walk.cu"
     assert registrar.get_cuda_env_src_path("walk", "cpu") is None
@@ -100,6 +103,6 @@ def test_source_can_come_with_the_class(registrar):
     ],
 )
 def test_source_must_fit_the_language(registrar, path, backend, message):
-    """A file in place of a module raises, and vice versa."""
+    """A source of the wrong kind for its language raises."""
     with pytest.raises(ConfigError, match=message):
         registrar.add_cuda_env_src_path("walk", path, backend)

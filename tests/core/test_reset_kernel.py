@@ -13,7 +13,7 @@ from tests.support import on_every_backend
 @pytest.mark.parametrize("envs_per_block", [1, 3, 8])
 @pytest.mark.parametrize("row", [(), (7,), (3, 5)])
 def test_reset_copies_exactly_the_rows_that_are_done(backend: str, envs_per_block: int, row: tuple[int, ...]) -> None:
-    """Rows of any length come back bit by bit, NaN included, and other rows stay."""
+    """A reset copies finished rows bit by bit, and no others."""
     target = np.random.default_rng(0).normal(size=(5, *row)).astype(np.float32)
     source = np.full_like(target, np.nan)
     source[1:] = target[1:] + 1

@@ -23,7 +23,7 @@ SAVED = {
 
 
 def saved(backend: str, blocks: int = 1) -> tuple[CUDADataManager, CUDAEnvironmentReset]:
-    """Return overwritten arrays with saved copies, and two that no reset may touch."""
+    """Return overwritten arrays with saved copies, and two without."""
     data, functions = managers(backend, blocks=blocks)
     for name, value in SAVED.items():
         push(data, name, value, save_copy_and_apply_at_reset=True)
@@ -35,7 +35,7 @@ def saved(backend: str, blocks: int = 1) -> tuple[CUDADataManager, CUDAEnvironme
 
 
 def pooled(backend: str, n_envs: int, n_rows: int, seed: int = 0) -> tuple[CUDADataManager, CUDAEnvironmentReset]:
-    """Return two targets with pools whose rows tell their index."""
+    """Return two targets, and pools whose rows contain their index."""
     data, functions = managers(backend, n_envs=n_envs)
     feed = DataFeed()
     feed.add_data("place", np.full((n_envs, 3), -1, np.float32))
@@ -54,7 +54,7 @@ def pooled(backend: str, n_envs: int, n_rows: int, seed: int = 0) -> tuple[CUDAD
 @on_every_backend
 @pytest.mark.parametrize("blocks", [1, 2])
 def test_only_finished_environments_are_restored(blocks, backend):
-    """With done = [1, 0] only environment 0's rows return, for any rank."""
+    """Only a finished environment's rows are restored, for any rank."""
     data, resetter = saved(backend, blocks)
     data.tensor("_done_")[0] = 1
     resetter.reset_when_done(data)
@@ -70,7 +70,7 @@ def test_only_finished_environments_are_restored(blocks, backend):
 
 @on_every_backend
 def test_nothing_happens_when_none_is_done(backend):
-    """A soft reset without a finished environment leaves every array."""
+    """A reset without finished environments changes no array."""
     data, resetter = saved(backend)
     resetter.reset_when_done(data)
     assert not any(data.tensor(name).any() for name in SAVED)
@@ -79,7 +79,7 @@ def test_nothing_happens_when_none_is_done(backend):
 
 @on_every_backend
 def test_force_restores_all(backend):
-    """Done or not, every environment is restored."""
+    """A forced reset restores every environment, finished or not."""
     data, resetter = saved(backend)
     resetter.reset_when_done(data, "force_reset")
     for name, value in SAVED.items():
@@ -90,7 +90,10 @@ def test_force_restores_all(backend):
 
 @on_every_backend
 def test_arrays_pushed_after_a_reset_are_restored_too(backend):
-    """A reset with none done leaves the new array; one by force restores it."""
+    """Arrays pushed after a reset are restored too.
+
+    A reset with none done leaves the new array; one by force restores it.
+    """
     data, resetter = saved(backend)
     resetter.reset_when_done(data, "force_reset")
     resetter.reset_when_done(data)
@@ -104,7 +107,7 @@ def test_arrays_pushed_after_a_reset_are_restored_too(backend):
 
 @on_every_backend
 def test_done_flag_of_any_value_counts(backend):
-    """An environment that ends with 2 ("goal reached") is restored as one with 1."""
+    """A done flag of 2 ("goal reached") counts as 1 does."""
     data, resetter = saved(backend)
     data.tensor("_done_").copy_(torch.tensor([0, 2]))
     resetter.reset_when_done(data)
@@ -113,7 +116,7 @@ def test_done_flag_of_any_value_counts(backend):
 
 @on_every_backend
 def test_done_can_be_kept(backend):
-    """Without undoing, flags and timesteps stay readable; arrays are restored."""
+    """Flags and timesteps can be kept while arrays are restored."""
     data, resetter = saved(backend)
     data.tensor("_done_")[1] = 1
     resetter.reset_when_done(data, undo_done_after_reset=False)
@@ -124,7 +127,7 @@ def test_done_can_be_kept(backend):
 
 
 def test_unknown_mode_raises():
-    """Only two modes exist."""
+    """A mode other than the two known ones raises."""
     data, resetter = saved("cpu")
     with pytest.raises(ConfigError, match=r"mode must be one of if_done, force_reset .got 'always'"):
         resetter.reset_when_done(data, "always")
@@ -135,7 +138,7 @@ def test_unknown_mode_raises():
 
 @on_every_backend
 def test_pool_rows_are_joint_seeded_and_counted_by_episode(backend):
-    """Seed, environment and episode pick one row for all pools, done or forced."""
+    """Seed, environment and episode choose one row for all pools."""
     n_envs, n_rows, seed = 9, 5, 2**40 + 3
     data, resetter = pooled(backend, n_envs, n_rows, seed)
     seen = set()
@@ -150,7 +153,7 @@ def test_pool_rows_are_joint_seeded_and_counted_by_episode(backend):
 
 @on_every_backend
 def test_pool_is_drawn_for_finished_environments_only(backend):
-    """An unfinished environment keeps its arrays."""
+    """Only finished environments draw from a pool."""
     data, resetter = pooled(backend, 4, 3)
     data.tensor("_done_")[1::2] = 1
     resetter.reset_when_done(data)
@@ -162,7 +165,10 @@ def test_pool_is_drawn_for_finished_environments_only(backend):
 
 @on_every_backend
 def test_pool_gives_another_row_though_done_is_kept(backend):
-    """Episodes count without undoing too, so repeated resets do not repeat a row."""
+    """Repeated resets draw new rows, even if flags are kept.
+
+    Episodes count without undoing too.
+    """
     data, resetter = pooled(backend, 1, 1000)
     data.tensor("_done_").fill_(1)
     labels = []
@@ -184,13 +190,16 @@ REFUSED = [
     (np.zeros((3, 3), np.float32), ROWS, (3, 3)),
     (None, ROWS, ...),
 ]
-"""Array, its pool or None for a saved copy, and the value that the error shows."""
+"""Refused arrays, with pool (None: saved copy) and reported value."""
 
 
 @pytest.mark.parametrize(("target", "pool", "got"), REFUSED)
 @pytest.mark.parametrize("through", ["init_reset_pool", "reset_when_done"])
 def test_what_cannot_be_copied_row_by_row_is_refused(target, pool, got, through):
-    """Pools raise at seeding or at a reset, saved copies at the first reset."""
+    """Arrays that cannot be copied by row are refused.
+
+    Pools raise at seeding or at a reset, saved copies at the first reset.
+    """
     if pool is None and through == "init_reset_pool":
         pytest.skip("a saved copy has no seed")
     data, functions = managers("cpu")
@@ -210,7 +219,10 @@ def test_what_cannot_be_copied_row_by_row_is_refused(target, pool, got, through)
 
 @on_every_backend
 def test_custom_reset_launches_the_environments_kernel(backend):
-    """The wrapper registers ``Cuda<name>Reset``; arguments by name or from a list."""
+    """A custom reset launches the environment's kernel.
+
+    The wrapper registers ``Cuda<name>Reset``; arguments by name or from a list.
+    """
     wrapper = EnvWrapper(Counter(env_backend=backend), num_envs=4, env_backend=backend)
     wrapper.reset()
     data = wrapper.cuda_data_manager
@@ -223,7 +235,7 @@ def test_custom_reset_launches_the_environments_kernel(backend):
 
 
 def test_custom_reset_without_a_kernel_raises():
-    """Without a kernel the error says how to name it."""
+    """A missing custom reset kernel raises, with the expected name."""
     _, functions = managers("cpu")
     with pytest.raises(ConfigError, match="no kernel is registered; call register_custom_reset_function"):
         CUDAEnvironmentReset(functions).custom_reset()

@@ -22,7 +22,7 @@ def rows(buffer: RingBuffer) -> list[float]:
 @on_every_backend
 @pytest.mark.parametrize("size", [1, 2, 5, None])
 def test_unroll_returns_the_last_rows_oldest_first(backend, size):
-    """At every length, wrapped or not, whole or partial, it equals a deque."""
+    """`unroll` returns the last rows, oldest first, like a deque."""
     data, _ = managers(backend)
     push(data, "x", np.zeros((5, 2), np.float32))
     buffer, want = RingBuffer("x", size, data), deque(maxlen=size or 5)
@@ -37,7 +37,10 @@ def test_unroll_returns_the_last_rows_oldest_first(backend, size):
 
 
 def test_rows_are_copied_into_the_arrays_own_memory():
-    """The array is the buffer: no allocation before it wraps; the row is copied."""
+    """A new row is copied into the array's own memory.
+
+    The array is the buffer: no allocation before it wraps.
+    """
     data, _ = managers("cpu")
     push(data, "x", np.zeros((3, 1), np.float32))
     buffer, row = RingBuffer("x", data_manager=data), torch.ones(1)
@@ -49,7 +52,7 @@ def test_rows_are_copied_into_the_arrays_own_memory():
 
 @pytest.mark.parametrize("size", [0, -1, 4])
 def test_size_must_fit_the_array(size):
-    """The rows must exist."""
+    """A buffer larger than its array is refused."""
     data, _ = managers("cpu")
     push(data, "x", np.zeros((3, 1), np.float32))
     with pytest.raises(DataError, match=rf"'x': size: must be at (least 1|most 3) .got {size}.; its array has 3 rows"):
@@ -57,7 +60,7 @@ def test_size_must_fit_the_array(size):
 
 
 def test_array_must_be_there():
-    """The error says if the data manager or the array is missing."""
+    """The error names the missing data manager or array."""
     with pytest.raises(DataError, match="ring buffer 'x': needs the data manager"):
         RingBuffer("x")
     with pytest.raises(DataError, match="data 'x': does not exist"):
@@ -65,7 +68,7 @@ def test_array_must_be_there():
 
 
 def test_manager_keeps_buffers_by_name():
-    """A buffer is found under its array's name; an unknown one lists the known."""
+    """A buffer is found by array name; unknown ones list the known."""
     data, _ = managers("cpu")
     push(data, "x", np.zeros((3, 1), np.float32))
     buffers = RingBufferManager()

@@ -42,7 +42,7 @@ def test_philox_gives_the_published_words(backend: str, counter: str, key: str, 
 
 @on_every_backend
 def test_philox_agrees_with_integers_of_any_size(backend: str) -> None:
-    """Each backend equals ten rounds written in Python's integers."""
+    """Each backend equals ten rounds computed with Python's integers."""
     generator = np.random.default_rng(0)
     counters = generator.integers(-(2**31), 2**31, (40, 4)).astype(np.int32)
     seed = np.array([-5, 77], np.int32)
@@ -60,7 +60,7 @@ def _python_philox(state: list[int]) -> list[int]:
 
 
 def test_philox_broadcasts_as_each_element_alone() -> None:
-    """Broadcasting, chunks included, changes no word."""
+    """Broadcasting changes no word, also over several chunks."""
     envs, agents = np.arange(300)[:, None], np.arange(70)
     got = rng.philox(9, envs, agents, 16, 3, -4)
     assert got[0].shape == (300, 70)
@@ -71,13 +71,16 @@ def test_philox_broadcasts_as_each_element_alone() -> None:
 
 
 def test_philox_accepts_empty_counters() -> None:
-    """No environments, no words."""
+    """Empty counters give no words."""
     assert rng.philox(np.zeros(0, np.int32), np.zeros(0, np.int32), 0, 2, 1, 1)[0].shape == (0,)
 
 
 @on_every_backend
 def test_derived_numbers_have_their_closed_form(backend: str) -> None:
-    """`uniform` is below 1, `below` in [0, n); `pool_row` uses word 0."""
+    """Derived numbers follow their formulas and ranges.
+
+    `uniform` is below 1, `below` in [0, n); `pool_row` uses word 0.
+    """
     words = np.array([0, 255, 256, 0x7FFFFFFF, -(2**31), -1], np.int32)
     uniforms, integers = np.zeros(6, np.float32), np.zeros((6, 2), np.int32)
     seed = np.array([1, -2], np.int32)
@@ -91,13 +94,13 @@ def test_derived_numbers_have_their_closed_form(backend: str) -> None:
 
 @pytest.mark.parametrize("seed", [0, 1, 2**31, 2**32 - 1, 2**63, 2**64 - 1, np.int32(2**31 - 1), np.uint8(255)])
 def test_seed_words_lose_no_bit(seed: int) -> None:
-    """The two int32 words, read as uint32, make up the seed again."""
+    """Two int32 words contain all bits of a seed."""
     low, high = np.array(rng.seed_words(seed), np.int32).view(np.uint32)
     assert int(low) + (int(high) << 32) == int(seed)
 
 
 @pytest.mark.parametrize("seed", [-1, 2**64])
 def test_seed_words_refuse_other_seeds(seed: int) -> None:
-    """A seed that would lose bits is an error that names it."""
+    """A seed beyond 64 bits or below 0 raises."""
     with pytest.raises(ValueError, match=str(seed)):
         rng.seed_words(seed)

@@ -1,4 +1,4 @@
-"""Many steps at once: `rollout` is bit-identical to single draws and steps."""
+"""`rollout` is bit-identical to single draws and steps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from warpdrive_min.rollouts import Steps
 SEED = 5
 FORMS = [form for form, (name, _) in SCENARIOS.items() if name != "covid19_economy"]
 FEW = ("cartpole, pool", "pendulum", "tag_gridworld, partial, pool", "tag_continuous", "rice, negotiation")
-"""Forms that run without a GPU: one of each kind of source."""
+"""Forms that run without a GPU, one per kind of source."""
 
 
 def made(form: str, backend: str, n_envs: int, **options: Any) -> EnvWrapper:
@@ -34,7 +34,10 @@ def made(form: str, backend: str, n_envs: int, **options: Any) -> EnvWrapper:
 
 
 def assert_same(got: EnvWrapper, want: EnvWrapper, keep: str = "last") -> None:
-    """Assert equal arrays; last observations at episode ends, or at each step."""
+    """Assert equal arrays; last observations only where they are defined.
+
+    They are at episode ends, or at each step.
+    """
     for name in want.cuda_data_manager.array_names():
         if name == "final_observations" and keep == "all":
             continue
@@ -55,7 +58,10 @@ def assert_kept(steps: Steps, index: int, want: EnvWrapper) -> None:
 
 @on_backends("form", FORMS if torch.cuda.is_available() else FEW, BACKENDS_HERE, numba=FEW)
 def test_rollouts_are_single_draws_and_steps(form, backend):
-    """Two random, two given rollouts, single steps: over episode and word ends."""
+    """Rollouts are bit-identical to single draws and steps.
+
+    Two random, two given rollouts, single steps: over the ends of episodes and of Philox words.
+    """
     if form.startswith("rice") and is_simulated(backend):
         pytest.skip("minutes in the simulator")
     n_envs, n_steps = (3, 3) if is_simulated(backend) else (135, 5)
@@ -86,7 +92,10 @@ def test_rollouts_are_single_draws_and_steps(form, backend):
 
 @on_every_backend
 def test_mode_says_why_steps_are_taken_one_by_one(backend):
-    """NumPy has no launches, shared environments meet, debug checks each action."""
+    """The mode has a reason for each step-by-step case.
+
+    NumPy has no launches, shared environments meet, debug checks each action.
+    """
     if backend == "cpu":
         assert (
             str(made("cartpole", backend, 2).rollout_mode)
@@ -99,7 +108,7 @@ def test_mode_says_why_steps_are_taken_one_by_one(backend):
 
 
 def test_draws_go_on_from_a_sampler():
-    """A rollout continues a sampler, and the sampler continues after it."""
+    """A rollout continues a sampler's draws, and the sampler continues the rollout's."""
     wrappers = [made("cartpole", "host", 7) for _ in range(2)]
     probabilities = torch.ones(7, 1, 2)
     drawn = []
@@ -119,7 +128,7 @@ def test_draws_go_on_from_a_sampler():
 
 
 def test_rollout_refuses_what_it_cannot_do():
-    """Each error names the rule and what to do."""
+    """A refused rollout's error names the rule and a remedy."""
     wrapper = made("cartpole", "host", 4)
     for match, arguments, kind in (
         (r"n_steps: must be at least 1 .got 0", {"n_steps": 0}, ConfigError),
@@ -161,7 +170,10 @@ SHAPE = {"N_AGENTS": 1, "EXACT": False, **LaunchShape.of(1).constants()}
     ids=["no step", "a thread for each agent"],
 )
 def test_source_without_a_step_of_its_own_blocks_has_no_rollout(text, tmp_path):
-    """The error names the missing part."""
+    """A source without a `WD_KERNEL` named step has no rollout.
+
+    The error names the missing part.
+    """
     source = tmp_path / "env.cu"
     source.write_text(text)
     with pytest.raises(CompileError, match=r"must be a WD_KERNEL named 'step'.*use single steps"):
@@ -171,7 +183,10 @@ def test_source_without_a_step_of_its_own_blocks_has_no_rollout(text, tmp_path):
 @pytest.mark.skipif(cuda_c.gpu_compiler() is None, reason="found neither NVRTC nor nvcc")
 @pytest.mark.parametrize("form", ["cartpole", "pendulum", "tag_gridworld", "tag_continuous", "rice, negotiation"])
 def test_rollouts_compile_for_the_gpu(form):
-    """Each kind of source gives machine code, with drawn actions and with given ones."""
+    """Rollouts compile for each kind of source, with both actions.
+
+    They are drawn or given.
+    """
     rollouts = made(form, "host", 3).prepared_rollouts()
     subject = rollouts._subject
     own = {**subject.constants, **LaunchShape.of(subject.n_agents).constants(), **rollouts._actions()}

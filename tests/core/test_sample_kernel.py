@@ -16,7 +16,7 @@ STREAM = rng.STREAM_ACTIONS + 1
 
 
 class Sampler:
-    """A sampler's constants and arrays, and one draw after another."""
+    """Sampler's constants and arrays, for one draw after another."""
 
     def __init__(
         self, backend: str, distribution: np.ndarray, categories: tuple[int, ...] | None = None, **flags: Any
@@ -49,7 +49,7 @@ class Sampler:
         self.impossible = np.zeros((self.n_envs, n_agents), np.int32)
 
     def draw(self) -> np.ndarray:
-        """Run the kernel once; return a copy of the actions (n_envs, n_agents, n_types)."""
+        """Run the kernel once; return a copy of the actions."""
         arguments = {
             "distribution": self.distribution,
             "mask": np.zeros((1, 1, 1), np.int32) if self.mask is None else self.mask.astype(np.int32),
@@ -69,7 +69,10 @@ class Sampler:
 
 @on_every_backend
 def test_sample_follows_the_rule_worked_by_hand(backend: str) -> None:
-    """The first category whose running sum exceeds uniform * total; draws advance."""
+    """A draw is the first category above the threshold.
+
+    The threshold is uniform * total; the running sum must exceed it, and draws advance.
+    """
     probabilities = np.float32([1, 2, 0, 5])
     sampler = Sampler(backend, np.tile(probabilities, (2, 3, 1)))
     for draw in range(6):
@@ -87,7 +90,10 @@ def test_sample_follows_the_rule_worked_by_hand(backend: str) -> None:
 @on_every_backend
 @pytest.mark.parametrize("is_logits", [False, True])
 def test_sample_of_a_certain_category_is_certain(backend: str, is_logits: bool) -> None:
-    """Probability one is always drawn, with log-probability and entropy 0."""
+    """A certain category is always drawn, with statistics of 0.
+
+    These are log-probability and entropy.
+    """
     row = [-np.inf, 5, -np.inf] if is_logits else [0, 5, 0]
     sampler = Sampler(backend, np.tile(row, (2, 9, 1)), LOGITS=is_logits, LOG_PROB=True, ENTROPY=True)
     for _ in range(5):
@@ -100,7 +106,10 @@ def test_sample_of_a_certain_category_is_certain(backend: str, is_logits: bool) 
 @pytest.mark.parametrize("is_logits", [False, True])
 @pytest.mark.parametrize("is_argmax", [False, True])
 def test_sample_never_takes_a_forbidden_entry(backend: str, is_logits: bool, is_argmax: bool) -> None:
-    """A mask removes entries; the rest are drawn, or maximal, among themselves."""
+    """A masked entry is never drawn.
+
+    The rest are drawn, or maximal, among themselves.
+    """
     generator = np.random.default_rng(1)
     mask = generator.integers(0, 2, (4, 7, 5))
     mask[..., 2] = 1
@@ -119,7 +128,7 @@ def test_sample_never_takes_a_forbidden_entry(backend: str, is_logits: bool, is_
 
 @on_every_backend
 def test_argmax_takes_the_first_of_equal_maxima(backend: str) -> None:
-    """The first allowed one of equal maxima."""
+    """Argmax takes the first allowed one of equal maxima."""
     mask = np.ones((1, 2, 4), np.int32)
     mask[0, 1, 1] = 0
     sampler = Sampler(backend, np.tile([1.0, 3.0, 3.0, 2.0], (1, 2, 1)), mask=mask, ARGMAX=True, LOG_PROB=True)
@@ -165,9 +174,10 @@ POSSIBLE = {
 def test_impossible_rows_are_alike_on_every_backend(
     backend: str, is_masked: bool, is_logits: bool, is_argmax: bool
 ) -> None:
-    """The first allowed action, else 0, no probability or entropy, and a count.
+    """Impossible rows give the same results on every backend.
 
-    Other rows are unchanged. Each case is the second agent of an environment; another environment comes before them.
+    The first allowed action, else 0, no log-probability or entropy, and a count. Other rows are unchanged. Each case
+    is the second agent of an environment; another environment comes before them.
     """
     cases = {
         name: case
@@ -191,7 +201,10 @@ def test_impossible_rows_are_alike_on_every_backend(
 
 @on_every_backend
 def test_impossible_types_of_a_row_are_counted_each(backend: str) -> None:
-    """Two of three types are impossible: only the other one has a probability."""
+    """Impossible types of a row are each counted.
+
+    Two of three types are impossible: only the other one has a probability.
+    """
     distribution = np.tile(np.float32([NAN, 1, 1, 1, 0, 0]), (2, 3, 1))
     sampler = Sampler(backend, distribution, (2, 2, 2), LOG_PROB=True, ENTROPY=True)
     for _ in range(2):
@@ -204,7 +217,7 @@ def test_impossible_types_of_a_row_are_counted_each(backend: str) -> None:
 @pytest.mark.parametrize("without_outputs", [False, True])
 @on_every_backend
 def test_argmax_alone_knows_impossible_rows(backend: str, without_outputs: bool) -> None:
-    """Also without requested log-probability or entropy."""
+    """Argmax finds impossible rows without other requested outputs."""
     rows = [each for each in IMPOSSIBLE.values() if each[0] and each[2] is None]
     distribution = np.float32([[row for _, row, _, _ in rows]])
     flags = {} if without_outputs else {"LOG_PROB": True}
@@ -216,7 +229,10 @@ def test_argmax_alone_knows_impossible_rows(backend: str, without_outputs: bool)
 @on_every_backend
 @pytest.mark.parametrize("is_argmax", [False, True])
 def test_sample_without_weight_takes_the_first_allowed(backend: str, is_argmax: bool) -> None:
-    """Without weight: the first allowed entry, else 0; log-probability and entropy 0."""
+    """Rows without weight give the first allowed entry, else 0.
+
+    Log-probability and entropy are 0.
+    """
     mask = np.array([[[0, 0, 1], [0, 0, 0], [1, 1, 1]]], np.int32)
     logits = np.full((1, 3, 3), -np.inf)
     flags = {"LOGITS": True, "LOG_PROB": True, "ENTROPY": True, "ARGMAX": is_argmax}
@@ -254,7 +270,7 @@ def test_statistics_match_double_precision(backend: str, is_logits: bool) -> Non
 def test_draws_are_bit_identical_to_numpy(
     backend: str, is_logits: bool, is_masked: bool, shape: tuple[int, int, tuple[int, ...]]
 ) -> None:
-    """Every backend has equal actions, and equal bits of log-probability and entropy."""
+    """Draws and their statistics are bit-identical to NumPy."""
     n_envs, n_agents, categories = shape
     generator = np.random.default_rng(3)
     size = (n_envs, n_agents, sum(categories))

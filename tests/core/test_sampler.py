@@ -39,7 +39,10 @@ def draw(
 
 @on_every_other_backend
 def test_blocks_that_share_an_environment_draw_the_same(backend):
-    """Agents beyond a block: the reference's actions, one draw per environment."""
+    """Blocks that share an environment draw the reference's actions.
+
+    Some agents are beyond a block; an environment counts one draw.
+    """
     n_envs, n_agents, n_draws = (1, 257, 2) if is_simulated(backend) else (3, 1500, 9)
     weights = torch.from_numpy(np.random.default_rng(4).random((n_envs, n_agents, 3), np.float32))
     drawn = []
@@ -58,7 +61,7 @@ def test_blocks_that_share_an_environment_draw_the_same(backend):
 
 @on_every_backend
 def test_seeding_again_repeats_the_draws(backend):
-    """A seed restarts its sequence, before or after registration; others differ."""
+    """Seeding again repeats the draws, before or after registration."""
     data, sampler = sampler_of(backend, seed=5)
     distribution = rows(data, [0.3, 0.3, 0.4])
     first = draw(data, sampler, distribution, 4)
@@ -92,7 +95,7 @@ def test_seed_from_the_clock_differs_each_time():
 
 
 def test_sample_reads_the_tensor_it_is_given_each_time():
-    """Another tensor, or new values in the same one, determine the draws."""
+    """Each draw reads the given tensor's current values."""
     data, sampler = sampler_of("cpu")
     first, second = rows(data, [1.0, 0, 0]), rows(data, [0, 0, 1.0])
     for distribution, want in ((first, 0), (second, 2), (first, 0)):
@@ -105,7 +108,7 @@ def test_sample_reads_the_tensor_it_is_given_each_time():
 
 
 def test_assign_writes_actions():
-    """Arrays of NumPy or torch replace a draw."""
+    """`assign` replaces a draw by an array of NumPy or torch."""
     data, sampler = sampler_of("cpu")
     want = np.arange(10, dtype=np.int32).reshape(2, 5, 1)
     sampler.assign(data, want, "sampled_actions")
@@ -117,7 +120,7 @@ def test_assign_writes_actions():
 @on_every_backend
 @pytest.mark.parametrize("is_continuous", [False, True])
 def test_array_of_one_type_may_lack_the_axis_of_types(backend, is_continuous):
-    """(n_envs, n_agents) gets the actions of (n_envs, n_agents, 1)."""
+    """Arrays of one type may lack the axis of types."""
     got = []
     for shape in ((2, 5, 1), (2, 5)):
         data, functions = managers(backend, n_agents=5, n_envs=2)

@@ -32,7 +32,10 @@ CHANGES = {
 
 
 def sampler_of(seed: int | None = 0) -> tuple[CUDADataManager, CUDASampler]:
-    """Return a sampler of ``choices`` (3) and two ``numbers``; None means unseeded."""
+    """Return a sampler of ``choices`` (3) and two ``numbers``.
+
+    A seed of None leaves it unseeded.
+    """
     data, functions = managers("cpu", N_AGENTS, N_ENVS)
     push(data, "choices", np.zeros((N_ENVS, N_AGENTS, 1), np.int32))
     push(data, "numbers", np.zeros((N_ENVS, N_AGENTS, 2), np.float32))
@@ -51,7 +54,7 @@ def tensors_of(way: str) -> dict[str, torch.Tensor]:
 
 
 def draw(way: str, data: CUDADataManager, sampler: CUDASampler, action_name: str = "", **tensors: object) -> None:
-    """Draw in one of the ways of `TENSORS`, by default with its actions."""
+    """Draw in one of the ways of `TENSORS`."""
     method, _, kind = way.partition(" ")
     name = action_name or ("choices" if way == "sample" else "numbers")
     getattr(sampler, method)(data, **tensors, action_name=name, **({"use_argmax": True} if kind == "mean" else {}))
@@ -68,7 +71,10 @@ def draw(way: str, data: CUDADataManager, sampler: CUDASampler, action_name: str
     ],
 )
 def test_tensors_must_be_as_the_kernel_takes_them(way, name, change):
-    """No silent broadcast or cast, at any call; no draw is consumed."""
+    """Tensors of another shape, dtype, layout or device are refused.
+
+    No silent broadcast or cast, at any call; no draw is consumed.
+    """
     shape = TENSORS[way][name]
     data, sampler = sampler_of()
     good = tensors_of(way)
@@ -83,7 +89,7 @@ def test_tensors_must_be_as_the_kernel_takes_them(way, name, change):
 
 @pytest.mark.parametrize("way", TENSORS)
 def test_draws_need_seed_and_registration(way):
-    """The error says which call is missing, or lists the names."""
+    """The error names the missing call, or lists the known arrays."""
     data, sampler = sampler_of(seed=None)
     with pytest.raises(ConfigError, match=r"has no seed; call init_random\(seed\)"):
         draw(way, data, sampler, **tensors_of(way))
@@ -96,7 +102,10 @@ def test_draws_need_seed_and_registration(way):
 
 @pytest.mark.parametrize("way", ["sample_gaussian", "sample_uniform", "reset_noise"])
 def test_choices_have_no_numbers(way):
-    """Calls for continuous actions refuse discrete ones, and explain registration."""
+    """Calls for continuous actions refuse discrete ones.
+
+    The error explains registration.
+    """
     data, sampler = sampler_of()
     tensors = tensors_of(way) if way in TENSORS else {}
     with pytest.raises(ConfigError, match=f"{way}: 'choices' must be continuous .*is_deterministic=True"):
@@ -111,7 +120,10 @@ def test_choices_have_no_numbers(way):
     ],
 )
 def test_unknown_keyword_is_an_error_that_names_the_known_ones(way, keyword, known):
-    """Keywords of discrete draws are not for continuous ones, and vice versa."""
+    """The error of an unknown keyword lists the known ones.
+
+    Keywords of discrete draws are not for continuous ones, and vice versa.
+    """
     with pytest.raises(ConfigError, match=f"has no keyword '{keyword}'; known are {known}"):
         draw(way, *sampler_of(), **tensors_of(way), **{keyword: True})
 
@@ -119,7 +131,7 @@ def test_unknown_keyword_is_an_error_that_names_the_known_ones(way, keyword, kno
 @pytest.mark.parametrize("name", ["damping", "stddev", "scale"])
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_numbers_must_be_finite(name, value):
-    """Otherwise every later action would be NaN."""
+    """Numbers must be finite, or every later action would be NaN."""
     data, sampler = sampler_of()
     with pytest.raises(ConfigError, match=rf"{name} of 'numbers' must be finite \(got {value}"):
         draw("sample noise", data, sampler, **{**tensors_of("sample noise"), name: value})
@@ -128,14 +140,14 @@ def test_numbers_must_be_finite(name, value):
 
 @pytest.mark.parametrize("seed", [-1, 2**64])
 def test_seed_must_have_64_bits(seed):
-    """Other integers would be truncated."""
+    """Seeds outside 64 bits are refused: they would be truncated."""
     with pytest.raises(ValueError, match=rf"seed: must be at (least 0|most {2**64 - 1}) \(got {seed}"):
         sampler_of(seed)
 
 
 @pytest.mark.parametrize("actions", [np.zeros((2, 5), np.int32), np.zeros((2, 5, 1)), np.zeros((2, 5, 1), np.int64)])
 def test_assign_refuses_another_shape_or_dtype(actions):
-    """Nothing is cast or broadcast silently."""
+    """`assign` refuses other shapes and dtypes, without cast or broadcast."""
     data, sampler = sampler_of()
     with pytest.raises(DataError, match=r"actions must be torch.int32 of shape \(2, 5, 1\) \(got"):
         sampler.assign(data, actions, "choices")
@@ -158,7 +170,10 @@ def test_assign_refuses_another_shape_or_dtype(actions):
     ],
 )
 def test_registration_checks_the_array(shape, dtype, counts, is_deterministic, message):
-    """int32 or float32, one per environment, agent and type; registered once."""
+    """Registration checks shape, dtype and repetition.
+
+    int32 or float32, one per environment, agent and type; registered once.
+    """
     data, sampler = sampler_of()
     name = "choices" if "already" in message else "more"
     push(data, "more", np.zeros(shape, dtype))

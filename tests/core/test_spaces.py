@@ -26,7 +26,7 @@ def test_space_without_a_choice_raises(make):
 
 
 def test_category_counts_reads_our_spaces_and_gymnasiums():
-    """Whatever has ``n`` or ``nvec`` is discrete."""
+    """Spaces with ``n`` or ``nvec`` are discrete, ours or Gymnasium's."""
     assert category_counts(Discrete(3)) == (3,)
     assert category_counts(MultiDiscrete([3, 4])) == (3, 4)
     assert category_counts(SimpleNamespace(n=np.int64(5))) == (5,)
@@ -40,7 +40,7 @@ def test_category_counts_refuses_a_continuous_space():
 
 
 def test_space_of_takes_shape_and_dtype_and_goes_into_mappings():
-    """An observation's box has its shape; dicts become dicts of boxes, nested."""
+    """A space has its observation's shape and dtype, dicts included."""
     got = space_of({"near": np.zeros((2, 3), np.float32), "far": {"map": [1, 2]}})
     assert isinstance(got, Dict)
     assert got["near"] == Box(-1e20, 1e20, (2, 3), np.dtype(np.float32))
@@ -49,7 +49,7 @@ def test_space_of_takes_shape_and_dtype_and_goes_into_mappings():
 
 @pytest.mark.parametrize("dtype", [np.int8, np.int32, np.int64, np.float16])
 def test_space_of_bounds_fit_the_dtype(dtype):
-    """The bound is the largest halving of 1e20 that the dtype holds."""
+    """Bounds are the largest halving of 1e20 that fits the dtype."""
     box = space_of(np.zeros(2, dtype))
     largest = float((np.finfo if dtype is np.float16 else np.iinfo)(dtype).max)
     assert box.high <= largest < 2 * box.high
@@ -59,12 +59,15 @@ def test_space_of_bounds_fit_the_dtype(dtype):
 
 @pytest.mark.parametrize(("dtype", "high"), [(np.uint8, 255), (bool, 1)])
 def test_space_of_unsigned_numbers_holds_them_all(dtype, high):
-    """From 0 to the largest, without a negative bound."""
+    """Unsigned numbers have bounds from 0 to their largest."""
     assert space_of(np.zeros((2, 3), dtype)) == Box(0, high, (2, 3), np.dtype(dtype))
 
 
 def test_action_bounds_are_those_of_every_agent_and_type():
-    """Choices count from 0; a box has its own bounds, and agents may differ in them."""
+    """Action bounds belong to each agent and type.
+
+    Choices count from 0; a box has its own bounds, and agents may differ in them.
+    """
     discrete = action_bounds([Discrete(3), Discrete(2)])
     np.testing.assert_array_equal(discrete, [[[0], [0]], [[2], [1]]])
     np.testing.assert_array_equal(action_bounds([MultiDiscrete([4, 2])]), [[[0, 0]], [[3, 1]]])
@@ -73,6 +76,9 @@ def test_action_bounds_are_those_of_every_agent_and_type():
 
 
 def test_action_bounds_refuse_agents_of_different_shapes():
-    """One array holds the actions of all agents."""
+    """Agents with action spaces of different shapes are refused.
+
+    One array holds the actions of all agents.
+    """
     with pytest.raises(ConfigError, match="one kind and shape for all agents"):
         action_bounds([Discrete(2), MultiDiscrete([2, 2])])

@@ -65,7 +65,10 @@ def _started(stage: str, folder: Path, **options: object) -> subprocess.Popen:
 @pytest.mark.parametrize("number", SIGNALS)
 @pytest.mark.parametrize("stage", STAGES)
 def test_signal_ends_a_command_with_a_line(stage, number, tmp_path):
-    """Exit as in a shell, with clean-up; a rank leaves the line to its launcher."""
+    """A signal ends a command with clean-up and one line.
+
+    The exit code is a shell's; a rank leaves the line to its launcher.
+    """
     rank = dict.fromkeys(["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"], "1")
     with _started(stage, tmp_path, env={**os.environ, **(rank if stage == "rank" else {})}) as command:
         command.send_signal(number)
@@ -81,7 +84,10 @@ def test_signal_ends_a_command_with_a_line(stage, number, tmp_path):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no limit of files")
 def test_command_without_a_temporary_folder_ends_with_a_line(tmp_path):
-    """No file may have a byte, as on a full disk; the exit code is the command's."""
+    """Without a temporary folder, a command ends with one line.
+
+    No file may have a byte, as on a full disk; the exit code is the command's.
+    """
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))"
     begin = "with stopping.stoppable(), stopping.clean_up_on_signal(5):\n    print('reached')"
     words = [sys.executable, "-S", "-c", f"{LIGHT}{limit}\n{begin}", str(ROOT)]
@@ -93,7 +99,10 @@ def test_command_without_a_temporary_folder_ends_with_a_line(tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])
 def test_ignored_signal_stays_ignored(number, tmp_path):
-    """A command survives under `nohup`, and Ctrl-C in a script's background."""
+    """A signal that was ignored at start stays ignored.
+
+    Examples are `nohup`, and Ctrl-C in a script's background.
+    """
     before = signal.signal(number, signal.SIG_IGN)
     try:
         command = _started("running", tmp_path)
@@ -116,7 +125,7 @@ def test_ignored_signal_stays_ignored(number, tmp_path):
     ],
 )
 def test_other_programs_keep_their_handlers(words, is_ours, monkeypatch):
-    """Only our stoppable commands set handlers on import."""
+    """Only our own commands set signal handlers on import."""
     monkeypatch.setattr(sys, "orig_argv", [sys.executable, *words])
     monkeypatch.setattr(sys, "argv", ["-m", *words[2:]])
     assert is_starting() is is_ours

@@ -1,4 +1,4 @@
-"""Text of strangers in terminals, tables and files."""
+"""Text from elsewhere in terminals, tables and files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize(("text", "shown"), HOSTILE.values(), ids=HOSTILE)
 def test_text_is_escaped_wherever_it_is_printed(text, shown, capsys):
-    """By `echo`, by a console alone and in a table, and in errors."""
+    """Hostile text is escaped in lines, tables and errors."""
     echo(text)
     echo(text, err=True)
     assert capsys.readouterr() == (f"{shown}\n", f"{shown}\n")
@@ -41,20 +41,23 @@ def test_text_is_escaped_wherever_it_is_printed(text, shown, capsys):
 
 
 def test_colours_of_our_own_stay():
-    """Rich's own output is no text."""
+    """Colours that Rich itself prints are not escaped."""
     console = Console(file=io.StringIO(), force_terminal=True, color_system="standard")
     console.print("x\x1b[8m", style="red")
     assert console.file.getvalue() == "\x1b[31mx\\x1b[8m\x1b[0m\n"
 
 
 def test_usual_text_stays():
-    """Letters of all languages, line breaks and tabs; a line has none of the last two."""
+    """Letters of all languages, line breaks and tabs stay.
+
+    A line has none of the last two.
+    """
     assert printable("é 中 😀\n\t") == "é 中 😀\n\t"
     assert one_line("a\n\tb") == r"a\n\tb"
 
 
 def test_all_texts_of_a_structure_are_lines():
-    """Values that are no text stay as they are."""
+    """Every text in a structure is escaped; other values stay."""
 
     @dataclass(frozen=True)
     class Part:

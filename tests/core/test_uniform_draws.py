@@ -1,4 +1,4 @@
-"""Uniform draws of continuous actions: the random policy over boxes, and errors."""
+"""Uniform draws of continuous actions, and the random policy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from warpdrive_min.spaces import Box, Discrete
 
 
 def policy_of(backend: str, spaces: list[object], n_types: int, n_envs: int = N_ENVS, seed: int = 0):
-    """Return the data and a random policy of agents with these action spaces."""
+    """Return data and a random policy for these action spaces."""
     data, functions = managers(backend, len(spaces), n_envs)
     push(data, "sampled_actions", np.full((n_envs, len(spaces), n_types), np.nan, np.float32))
     wrapper = SimpleNamespace(
@@ -33,7 +33,10 @@ def policy_of(backend: str, spaces: list[object], n_types: int, n_envs: int = N_
 
 @on_every_backend
 def test_random_policy_is_a_weighted_mean_of_the_bounds_by_the_documented_words(backend):
-    """Draw d of type j of J uses word dJ + j; agents and types have own bounds."""
+    """A random action lies between its bounds, weighted by Philox words.
+
+    Draw d of type j of J uses word dJ + j; agents and types have own bounds.
+    """
     bounds = np.array([[[-1, 3], [0, 1], [5, 6]], [[-1, 0], [-10, 10], [3, 3]], [[-2, 2]] * 3], np.float32)
     # Gymnasium's Box holds arrays.
     spaces = [SimpleNamespace(low=each[:, 0], high=each[:, 1], shape=(N_TYPES,)) for each in bounds]
@@ -49,7 +52,10 @@ def test_random_policy_is_a_weighted_mean_of_the_bounds_by_the_documented_words(
 
 @on_every_other_backend
 def test_random_policy_is_bit_identical_on_every_backend(backend):
-    """Also between bounds as far apart as floats go, where a width would overflow."""
+    """The random policy is bit-identical on every backend.
+
+    Bounds may be so far apart that their difference overflows.
+    """
     spaces = [Box(-3e38, 3e38, (2,)), Box(-0.1, 0.7, (2,)), Box(1e-30, 2e-30, (2,))]
     runs = []
     for name, n_envs in ((backend, 2), ("cpu", 4)):
@@ -72,7 +78,7 @@ def test_random_policy_of_a_scalar_box_draws_one_type():
 
 
 def test_uniform_draws_leave_the_noise():
-    """They count as draws, but not in the process."""
+    """Uniform draws count as draws, but leave the noise unchanged."""
     data, sampler = sampler_of("cpu")
     draw(data, sampler, 1)
     state = data.pull_data_from_device("sampled_actions_ou_state")
@@ -95,6 +101,6 @@ def test_uniform_draws_leave_the_noise():
     ],
 )
 def test_random_policy_needs_bounded_boxes_of_one_shape(spaces, message):
-    """An unbounded box has no uniform distribution."""
+    """Unbounded boxes are refused: they have no uniform distribution."""
     with pytest.raises(ConfigError, match=rf"{message}.*got \[Box"):
         policy_of("cpu", spaces, 1)

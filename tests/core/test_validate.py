@@ -26,7 +26,7 @@ QUICK = ("--backend", "cpu", "--no-card", "--check", "flags", "--check", "finite
 
 @pytest.fixture
 def write(tmp_path, monkeypatch):
-    """Return a function that writes a starter package; forget its imports afterwards."""
+    """Return a function that writes a starter; forget its imports afterwards."""
     monkeypatch.setattr(sys, "path", list(sys.path))
     before = set(sys.modules)
     yield lambda name="ring": write_starter(name, tmp_path)
@@ -52,7 +52,7 @@ def check(case, *names):
 
 @on_every_backend
 def test_starter_passes(backend, write):
-    """The starter passes every check on every backend; skips have a reason."""
+    """The starter passes every check; skipped ones have a reason."""
     case = case_of(write(), backend)
     if is_simulated(backend):
         simulated = replace(case, n_envs=2, n_steps=2, config={"n_agents": 2})
@@ -71,7 +71,7 @@ def test_starter_passes(backend, write):
 
 
 def test_what_passes_tells_how_episodes_ended_and_what_no_reset_clears(write):
-    """Ends are counted by kind; arrays that a reset leaves are named in any case."""
+    """A pass reports how episodes ended and arrays not reset."""
     package = write()
     reference, env = package / "reference.py", package / "env.py"
     text = reference.read_text().replace("def step(position: Any,", "def step(tally: Any, position: Any,")
@@ -93,7 +93,10 @@ def test_arrays_may_be_as_long_as_there_are_environments(write):
 
 
 def test_python_class_is_the_reference_without_numpy_kernels():
-    """Its reference is the Python class; checks that need NumPy kernels are skipped."""
+    """Without NumPy kernels, the Python class is the reference.
+
+    Checks that need NumPy kernels are skipped.
+    """
     target = "tests.environments.counter:PlainCounter"
     cls = load_class(target)
     assert python_class(cls) is cls, "one class for both modes"
@@ -107,7 +110,10 @@ def test_python_class_is_the_reference_without_numpy_kernels():
 
 
 def test_kernel_with_a_thread_for_each_agent_passes():
-    """Its threads are fibres on `host`; all checks without NumPy kernels pass."""
+    """Kernels with a thread per agent pass on `host`.
+
+    All checks without NumPy kernels pass.
+    """
     target = "tests.environments.counter:ThreadsCounter"
     case = Subject(target=target, cls=load_class(target), backend="host", n_envs=5, n_steps=8)
     results = check(case, "consistency", "determinism", "partial-reset", "flags", "truncation")
@@ -116,7 +122,7 @@ def test_kernel_with_a_thread_for_each_agent_passes():
 
 
 def test_check_of_bounds_finds_the_thread_without_an_agent(tmp_path):
-    """A thread that writes for an absent agent is caught."""
+    """The bounds check catches a thread that writes without an agent."""
     cls = load_class("tests.environments.counter:ThreadsCounter")
     source = tmp_path / "kernel.cu"
     text = cls.kernel_sources["cuda_c"].read_text()
@@ -127,7 +133,7 @@ def test_check_of_bounds_finds_the_thread_without_an_agent(tmp_path):
 
 
 def test_python_class_is_the_base_of_a_cuda_class():
-    """A CUDA class's Python base class is its reference."""
+    """The reference of a CUDA class is its Python base class."""
     cls = load_class("tests.environments.counter:PlainCounter")
 
     class Python:
@@ -240,7 +246,10 @@ def test_fault_is_caught(fault, write):
 
 
 def test_step_of_numba_that_only_moves_if_seen_is_caught(write):
-    """A Numba step has ``is_observed``, which is true in a rollout's last step only."""
+    """A Numba step that works only if ``is_observed`` is caught.
+
+    The flag is true in a rollout's last step only.
+    """
     pytest.importorskip("numba")
     source = write() / "kernel_numba.py"
     moves = "            if env < n_envs:\n                position[env, agent] = ("
@@ -275,7 +284,7 @@ def test_step_of_numba_that_only_moves_if_seen_is_caught(write):
     ],
 )
 def test_guard_zones_tell_writes_and_reads(old, new, message, write):
-    """A write into a guard zone is located; a read is detected by its influence."""
+    """Guard zones locate writes, and detect reads by their influence."""
     source = write() / "kernel.cu"
     text = source.read_text()
     assert text.count(old) == 1, "the fault must be planted"
@@ -284,7 +293,7 @@ def test_guard_zones_tell_writes_and_reads(old, new, message, write):
 
 
 def test_kernels_that_crash_are_not_run_further(write):
-    """A crash is caught in a new process, and the other checks are skipped."""
+    """After a crash in the kernels, other checks are skipped."""
     source = write() / "kernel.cu"
     source.write_text(source.read_text().replace(REWARD, "    rewards[env + 1000000000][agent] = 7.f;\n" + REWARD))
     results = check(case_of(source.parent), "bounds", "flags")
@@ -294,7 +303,10 @@ def test_kernels_that_crash_are_not_run_further(write):
 
 
 def test_flag_that_is_never_cleared_is_caught_in_the_reference_too(write):
-    """The reference is checked alone: a forgotten flag in a reset fails on `cpu`."""
+    """A flag that a reset forgets is caught on `cpu`.
+
+    The reference is checked alone.
+    """
     source = write() / "reference.py"
     text = source.read_text()
     assert "        clock.done[envs] = 0\n" in text
@@ -313,7 +325,7 @@ def run(*arguments):
 
 
 def test_command_reports_as_table_and_json(write, tmp_path):
-    """All passed: exit code 0, a table, and JSON with each run's config and seed."""
+    """The command reports a table and JSON with configs and seeds."""
     report = tmp_path / "report.json"
     result = run(write(), *QUICK, "--configs", 2, "--seed", 5, "--config", "n_agents=3", "--json", report)
     assert result.exit_code == 0, result.output
@@ -333,7 +345,10 @@ def test_command_reports_as_table_and_json(write, tmp_path):
 
 
 def test_command_shows_speeds(write):
-    """One line per number of environments, and the name of the publishing tool."""
+    """The command prints speeds per number of environments.
+
+    It names the publishing tool.
+    """
     result = run(write(), "--backend", "cpu", "--check", "flags", "--envs", 2)
     assert result.exit_code == 0, result.output
     assert all(f" {n} " in result.output for n in (2, 20, 200))
@@ -341,7 +356,10 @@ def test_command_shows_speeds(write):
 
 
 def test_command_has_small_sizes_in_the_simulator_unless_others_are_asked_for(write, tmp_path, monkeypatch):
-    """It reports this, as faults that need time or many environments are missed."""
+    """The command uses small sizes in the simulator by default.
+
+    It reports this, as faults that need time or many environments are missed.
+    """
     monkeypatch.setattr(sys.modules[validate.__module__], "_is_simulated", lambda backend: backend == "cpu")
     package, report = write(), tmp_path / "report.json"
     for asked, sizes in (([], (3, 5)), (["--envs", 4], (4, 5)), (["--envs", 8, "--steps", 40], (8, 40))):
@@ -364,7 +382,10 @@ def test_command_fails_with_a_check(write):
 
 @pytest.mark.skipif(not BACKENDS["host"].availability().available, reason="found no C++ compiler")
 def test_command_names_the_first_error_of_a_build_and_skips_the_rest_in_a_row(write):
-    """The author sees the line to fix, not each skipped check."""
+    """The command prints a build's first error once.
+
+    The author sees the line to fix, not each skipped check.
+    """
     source = write() / "kernel.cu"
     source.write_text(source.read_text().replace(REWARD, "    nowhere += 1;\n" + REWARD))
     result = run(source.parent, "--backend", "host", "--no-card", "--config", "n_agents=3")
@@ -388,14 +409,14 @@ def test_command_names_the_first_error_of_a_build_and_skips_the_rest_in_a_row(wr
     ],
 )
 def test_command_says_what_it_cannot_check(arguments, message):
-    """Without possible checks the exit code is 2, with a reason."""
+    """Without possible checks, the exit code is 2, with a reason."""
     result = run(*arguments)
     assert result.exit_code == 2, result.output
     assert message in result.output
 
 
 def test_package_with_the_name_of_another_is_refused(tmp_path, monkeypatch):
-    """A folder that cannot be imported under its name, taken by a module, is an error."""
+    """A package with another module's name is refused."""
     monkeypatch.setattr(sys, "path", list(sys.path))
     (tmp_path / "json").mkdir()
     (tmp_path / "json" / "__init__.py").write_text("")
@@ -404,7 +425,7 @@ def test_package_with_the_name_of_another_is_refused(tmp_path, monkeypatch):
 
 
 def test_module_inside_a_package_is_found_with_its_siblings(write):
-    """A path to a module, or to a folder, gives the same class under its dotted name."""
+    """A path to a module or its folder gives the same class."""
     package = write()
     assert load_class(str(package / "env.py")) is load_class(str(package))
     assert load_class(str(package)).__module__ == "ring.env"

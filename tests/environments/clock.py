@@ -1,4 +1,4 @@
-"""Clock, an environment with predictable numbers, in the forms of a trainer."""
+"""Clock, an environment with predictable numbers for a trainer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Clock in NumPy: pay, judge, restart, show; a kernel pair per set of arrays."""
+"""Clock in NumPy: pay, judge, restart, show.
+
+A pair of kernels for each set of arrays.
+"""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ ARGUMENTS = [
 
 
 class Counter(CUDAEnvironmentContext):
-    """Every agent counts its actions 1; the episode ends when one reaches the limit."""
+    """Agents count actions of 1; an episode ends at a limit."""
 
     name = "Counter"
     kernel_sources = {  # noqa: RUF012  (as in a manual)
@@ -124,7 +124,10 @@ class PlainCounter(Counter):
 
 
 class ThreadsCounter(Counter):
-    """Counter whose kernel has a thread for each agent, as WarpDrive's have."""
+    """Counter whose kernel has a thread for each agent.
+
+    WarpDrive's kernels are so.
+    """
 
     kernel_sources = {"cuda_c": Path(__file__).with_name("counter_threads.cu")}  # noqa: RUF012
 

@@ -1,4 +1,4 @@
-"""Faulty, an environment that breaks its contract at one step of one copy."""
+"""Faulty, which breaks its contract at one step in one copy."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ ENV, AGENT = 1, 1
 
 
 class Faulty(Environment):
-    """Environment with a fault; two agents observe its age and the episode's.
+    """Environment with a planted fault.
 
-    Time alone ends episodes, after ``cut_after`` steps.
+    Two agents observe the environment's age and the episode's. Time alone ends episodes, after ``cut_after`` steps.
 
     Args:
         fault: One of `FAULTS`.

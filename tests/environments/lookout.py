@@ -1,4 +1,4 @@
-"""Lookout: dict observations with numbers, a scalar, a map and an action mask."""
+"""Lookout, whose observations are dicts with an action mask."""
 
 from __future__ import annotations
 

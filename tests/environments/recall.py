@@ -1,4 +1,4 @@
-"""Recall, an environment that shows a cue once and asks for it at each step."""
+"""Recall: a cue at the first step is needed later."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ N_CUES = 2
 
 
 class Recall(Environment):
-    """Environment that shows each agent a cue at the first step of an episode.
+    """Environment that shows each agent a cue only once.
 
     The cue is a 1 in one of two entries; later observations are zeros. A step pays 1 for the
     action of the cue, and 0 for the other; the first step pays nothing.

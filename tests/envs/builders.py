@@ -18,11 +18,11 @@ from warpdrive_min import EnvWrapper
 SINGLE = {name: env for name, env in ENVS.items() if issubclass(env, SingleAgent)}
 """The environments of one agent."""
 BOTTOM = -math.pi / 6
-"""Place in the valley without slope, m: there cos(3 x) is 0."""
+"""Position in the valley with zero slope, m: cos(3 x) is 0."""
 
 
 def started(name, n_envs=1, *, backend="cpu", states=None, auto_reset=True, exact=False, blocks=None, **config):
-    """Return a started wrapper of an environment, with its copies at given ``states``."""
+    """Return a started wrapper, with copies in the given ``states``."""
     n_envs = n_envs if states is None else len(states)
     options = {"auto_reset": auto_reset, "exact": exact, "blocks_per_env": blocks, "seed": 3}
     wrapper = start(name, config, backend, n_envs, **options)
@@ -32,7 +32,7 @@ def started(name, n_envs=1, *, backend="cpu", states=None, auto_reset=True, exac
 
 
 def crowd(n_agents: int, **changes: Any) -> dict[str, Any]:
-    """Return a crowded config of Tag Continuous; a tenth of the agents are taggers."""
+    """Return a crowded Tag Continuous config with a tenth taggers."""
     n_taggers = max(1, n_agents // 10)
     return {
         "num_taggers": n_taggers,
@@ -52,7 +52,7 @@ def crowd(n_agents: int, **changes: Any) -> dict[str, Any]:
 
 
 def write(wrapper: EnvWrapper, name: str, values: Any) -> None:
-    """Write an array of all copies; fewer axes are broadcast to each."""
+    """Write an array of all copies, broadcast over missing axes."""
     tensor = wrapper.cuda_data_manager.tensor(name)
     tensor.copy_(torch.as_tensor(np.asarray(values), dtype=tensor.dtype).expand(tensor.shape))
 
@@ -79,19 +79,19 @@ def reads(wrapper: EnvWrapper, *names: str) -> list[Any]:
 
 
 def step(wrapper: EnvWrapper, actions: Any) -> None:
-    """Step with one action for each copy, or the same one for all."""
+    """Step with one action per copy, or one for all."""
     shape = wrapper.cuda_data_manager.get_shape("sampled_actions")
     write(wrapper, "sampled_actions", np.resize(actions, shape))
     wrapper.step()
 
 
 def bits(array: np.ndarray) -> np.ndarray:
-    """Return the bits of a 32-bit array, so that a NaN equals itself."""
+    """Return the bits of a 32-bit array: NaN equals itself."""
     return array.view(np.int32)
 
 
 def turning(*angles: int) -> Callable[[np.ndarray], np.ndarray]:
-    """Return a function from state to observation: cosines and sines, then the rest."""
+    """Return an observation function: cosines and sines, then the rest."""
 
     def observe(state: np.ndarray) -> np.ndarray:
         pairs = [each(state[:, angle]) for angle in angles for each in (np.cos, np.sin)]
@@ -107,7 +107,7 @@ class Subject:
     gymnasium: str
     """Module and class of the same environment in Gymnasium."""
     tolerance: float
-    """Largest float32 error of one step from the same state; times ten for rewards."""
+    """Largest float32 error of one step; times ten for rewards."""
     spread: np.ndarray
     """Smallest and largest state for early ends, ``(2, n_state)``."""
     starts: np.ndarray
@@ -128,7 +128,7 @@ def choices(n: int) -> Callable[[np.random.Generator, int], np.ndarray]:
 
 
 def numbers(bound: float) -> Callable[[np.random.Generator, int], np.ndarray]:
-    """Return a function that draws numbers within plus or minus a bound."""
+    """Return a function that draws numbers within plus or minus ``bound``."""
     return lambda generator, size: generator.uniform(-bound, bound, size)
 
 

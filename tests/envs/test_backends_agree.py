@@ -26,14 +26,17 @@ from warpdrive_min.agreement import Agreement
 from warpdrive_min.policies import random_policy
 
 LARGE = ("covid19_economy", "rice")
-"""Environments for few CPU copies: each costs as much as hundreds of others."""
+"""Environments for few CPU copies, because of their size.
+
+Each costs as much as hundreds of others.
+"""
 
 
 QUICKLY_BUILT = ("pendulum", "tag_gridworld")
 
 
 def size(backend: str, n_envs: int, n_steps: int, name: str = "") -> dict[str, int]:
-    """Return the run size: full on a GPU, small in the slow simulator."""
+    """Return the run size, which is small in the simulator."""
     if torch.cuda.is_available():
         return {"n_envs": n_envs, "n_steps": n_steps}
     if is_simulated(backend):
@@ -48,14 +51,14 @@ def check(result: Agreement, tolerance: float) -> None:
 
 
 MODES = {f"tag_continuous, {mode}": ("tag_continuous", config) for mode, config in TAG_CONFIGS.items()}
-"""The four configs of WarpDrive's own test; one of them is a scenario."""
+"""Configs of WarpDrive's own test of Tag Continuous."""
 STEPPED = SCENARIOS | {case: run for case, run in MODES.items() if run not in SCENARIOS.values()}
 
 
 @on_every_other_backend
 @pytest.mark.parametrize("case", STEPPED)
 def test_step_agrees_from_the_same_state(case, backend):
-    """Each step gives the reference's arrays, from the backend's own state."""
+    """Each step from the same state gives the reference's arrays."""
     name, config = STEPPED[case]
     result, n_tagged = step_from_same_state(name, config, backend, **size(backend, 200, 150, name))
     check(result, ENVS[name].tolerance)
@@ -101,7 +104,7 @@ def test_exact_runs_are_bit_identical(case, backend):
     "case", [pytest.param(each, marks=[] if each in QUICKLY_BUILT else pytest.mark.nightly) for each in SCENARIOS]
 )
 def test_exact_runs_do_not_depend_on_the_compiler(case, compiler):
-    """Another C++ compiler builds kernels with the reference's bits too."""
+    """Exact kernels of another C++ compiler are bit-identical too."""
     name, config = SCENARIOS[case]
     run = size("host", 200, 120, name)
     want, want_sums = oracles_run(case, **run)
@@ -112,7 +115,7 @@ def test_exact_runs_do_not_depend_on_the_compiler(case, compiler):
 
 @on_backends("case", SCENARIOS, BACKENDS_HERE, numba=KINDS, host=KINDS)
 def test_environment_does_not_depend_on_how_many_there_are(case, backend):
-    """The first environments of a larger run go through the same states to the bit.
+    """More environments do not change the first ones' bits.
 
     On a CPU with `exact` alone: else a compiler may round those that do not fill a vector of SIMD in another way.
     """
@@ -130,7 +133,7 @@ def test_environment_does_not_depend_on_how_many_there_are(case, backend):
 
 
 LIBRARY_DECIDES = ("unemployment", "productivity", "national")
-"""Start arrays from library functions, which round alike in exact builds only."""
+"""Start arrays from library functions, equal in exact builds only."""
 SHARED = ("tag_gridworld", "tag_gridworld, partial, pool", "tag_continuous, spread")
 """Scenarios whose environments can be shared by several blocks."""
 
@@ -142,7 +145,10 @@ SHARED = ("tag_gridworld", "tag_gridworld, partial, pool", "tag_continuous, spre
     numba=[*((case, None) for case in KINDS), (SHARED[-1], 3)],
 )
 def test_finished_episode_keeps_its_last_observation_and_shows_the_new_start(shared, backend):
-    """A step with auto-reset is a reference step, then a reset of finished copies."""
+    """A step with auto-reset equals a step and a reset.
+
+    Final observations are those before the reset.
+    """
     case, blocks = shared
     name, config = SCENARIOS[case]
     n_envs = 1 if is_simulated(backend) else 4
@@ -158,7 +164,7 @@ def test_finished_episode_keeps_its_last_observation_and_shows_the_new_start(sha
         return [array for array in want.array_names() if array.startswith(prefix)]
 
     def is_same(array: str, expected: torch.Tensor) -> bool:
-        """Return true if the backend has the expected array."""
+        """True if the backend has the expected array."""
         return torch.equal(got.tensor(array).cpu(), expected)
 
     for _ in range(2):
@@ -185,7 +191,7 @@ def test_finished_episode_keeps_its_last_observation_and_shows_the_new_start(sha
 
 @on_backends("case", SCENARIOS, numba=KINDS)
 def test_same_seed_draws_the_same_actions_and_starts(case, backend):
-    """A seed's actions and starts are the reference's; another seed's are not."""
+    """Equal seeds draw the reference's actions and starts; others differ."""
     name, config = SCENARIOS[case]
     drawn = {}
     n_envs, n_draws = (1, 2) if is_simulated(backend) and name in LARGE else (4, 6)

@@ -70,12 +70,12 @@ BROKEN: list[tuple[str, dict[str, Any], str, Any]] = [
     ("rice", {"parameters": {"sigma": 1.0}}, "parameters", "sigma"),
     ("rice", {"parameters": {"years": 0.0}}, "parameters", {"years": 0.0}),
 ]
-"""Environment, config that breaks a rule, field and value in the error."""
+"""Configs that break a rule, with field and reported value."""
 
 
 @pytest.mark.parametrize(("name", "config", "field", "value"), BROKEN)
 def test_broken_rule_names_environment_field_and_value(name, config, field, value):
-    """A value that breaks a rule is a ConfigError with its place."""
+    """A broken rule raises ConfigError with environment, field and value."""
     with pytest.raises(ConfigError) as caught:
         ENVS[name](**config)
     assert (caught.value.what, caught.value.got) == (f"{name}.{field}", value)

@@ -1,4 +1,4 @@
-"""COVID-19 economy: a day by hand, daily laws, the recorded year, random states."""
+"""COVID-19 economy: one day by hand, laws, recorded data, random states."""
 
 from __future__ import annotations
 
@@ -40,7 +40,10 @@ def people_of(*shares: float) -> dict[str, Any]:
 
 
 def test_day_is_the_one_worked_by_hand():
-    """California goes to stringency 9, the government pays: all numbers by equations."""
+    """A day's numbers equal those worked out by hand.
+
+    California goes to stringency 9, and the government pays.
+    """
     wrapper = started("covid19_economy", vaccination_start=0)
     known, state = data.load(), data.load().states.index("CA")
     put(wrapper, **people_of(0.8, 0.05, 0.1, 0.05), stringency=np.full(N_STATES, 5))
@@ -74,7 +77,7 @@ def test_day_is_the_one_worked_by_hand():
 
 
 def test_government_pays_interest_and_counts_people_not_states():
-    """Averages are weighted by population; a subsidy costs the nation its interest."""
+    """National averages are weighted by population, and subsidies cost interest."""
     known = data.load()
     paying, idle = (started("covid19_economy", interest_rate=0.5) for _ in range(2))
     for wrapper, action in ((paying, 21), (idle, 0)):
@@ -93,7 +96,10 @@ def test_government_pays_interest_and_counts_people_not_states():
 
 @pytest.mark.parametrize(("aversion", "want"), [(1.0, 1 + math.log(0.5)), (2.0, 0.0), (3.0, -0.5)])
 def test_utility_has_the_risk_aversion_asked_for(aversion, want):
-    """The utility of half of the usual income, and of the usual one, which is 1."""
+    """Utility has the configured risk aversion.
+
+    The usual income has utility 1; the other one is that of half of it.
+    """
     constants = environment_constants(Covid19Economy(risk_aversion=aversion))
     names = ("IS_LOGARITHMIC", "ONE_MINUS_AVERSION", "INV_ONE_MINUS_AVERSION")
     c = type("Constants", (), {name: constants[name] for name in names})
@@ -104,7 +110,10 @@ def test_utility_has_the_risk_aversion_asked_for(aversion, want):
 
 
 def test_choice_holds_for_its_days_and_the_mask_says_so():
-    """Governors choose every three days, the government every five; others are masked."""
+    """A choice holds for its days, and the mask shows it.
+
+    Governors choose every three days, the government every five.
+    """
     wrapper = started("covid19_economy", stringency_days=3, subsidy_days=5)
     seen = []
     for day in range(6):
@@ -119,7 +128,7 @@ def test_choice_holds_for_its_days_and_the_mask_says_so():
 
 @pytest.mark.parametrize("action", [-1, N_LEVELS + 1])
 def test_what_is_no_action_changes_nothing(action):
-    """An index beyond the levels leaves the level, and the right to choose."""
+    """An invalid action changes neither level nor right to choose."""
     wrapper = started("covid19_economy")
     before = read(wrapper, "stringency").copy()
     step(wrapper, action, 22)
@@ -129,7 +138,10 @@ def test_what_is_no_action_changes_nothing(action):
 
 
 def test_each_role_sees_arrays_of_its_own():
-    """Python: 22 features of a governor, 215 of the government; a choice per level."""
+    """Each role observes its own features and choices.
+
+    In Python: 22 features of a governor, 215 of the government; a choice per level.
+    """
     env = Covid19Economy(num_subsidy_levels=4)
     seen = env.reset()
     assert {seen[agent]["seen"].shape for agent in range(N_STATES)} == {(22,)}
@@ -146,7 +158,10 @@ def test_each_role_sees_arrays_of_its_own():
 
 
 def test_nobody_is_lost_in_a_year_and_a_half():
-    """State populations are constant, no group is negative, vaccination ends."""
+    """Populations stay constant, and no group of people is negative.
+
+    Vaccinations leave nobody susceptible.
+    """
     wrapper = started("covid19_economy", 2, vaccination_start=100, daily_vaccinations_per_million=30_000.0)
     draw = random_actions(wrapper, 1)
     for _ in range(500):
@@ -159,7 +174,10 @@ def test_nobody_is_lost_in_a_year_and_a_half():
 
 
 def test_more_infected_at_the_start_are_drawn_for_each_state_and_episode():
-    """Infected numbers are within the spread and differ; the population is unchanged."""
+    """The number of infected at the start is random.
+
+    It is within the spread, and differs by state and episode; the population is unchanged.
+    """
     wrapper = started("covid19_economy", 3, start_spread=0.5)
     ratio = read(wrapper, "infected") / data.load().infected
     assert ratio.min() >= 0.5 - 1e-6
@@ -172,7 +190,10 @@ def test_more_infected_at_the_start_are_drawn_for_each_state_and_episode():
 
 
 def test_indices_go_from_one_extreme_policy_to_the_other():
-    """540 days at level 1 and at 10 give the means for indices 0 to 1; 7 is best."""
+    """Published indices go from 0 to 1 between extreme policies.
+
+    540 days at level 1 and at 10 give their means; level 7 is best.
+    """
     known, wrapper = data.load(), started("covid19_economy", 4, auto_reset=False)
     sums, returns = np.zeros((2, 4, N_STATES + 1)), np.zeros((4, 2))
     level = np.array([1, N_LEVELS, 7, 0])[:, None, None]
@@ -193,7 +214,7 @@ def test_indices_go_from_one_extreme_policy_to_the_other():
 
 
 def test_recorded_measures_give_the_deaths_and_the_work_that_the_page_says():
-    """Recorded stringencies give deaths and unemployment as near as the page says."""
+    """Recorded measures give the deaths and unemployment that the page states."""
     known = data.load()
     wrapper = started("covid19_economy", stringency_days=1, episode_length=len(known.stringency))
     deaths, unemployment = [], []
@@ -214,7 +235,7 @@ def test_recorded_measures_give_the_deaths_and_the_work_that_the_page_says():
 
 
 def test_both_roles_learn_and_keep_to_their_masks(tmp_path):
-    """Policies have their own sizes, no forbidden action is drawn, both learn."""
+    """Both roles learn, and draw no forbidden action."""
     config = {
         "trainer": {"num_envs": 2, "num_episodes": 100, "train_batch_size": 16, "env_backend": "cpu", "seed": 1},
         "policy": {
@@ -284,7 +305,10 @@ FIRSTS = range(0, 200, 4) if torch.cuda.is_available() else (0, 101)
 
 @on_backends("first", FIRSTS, numba=(0, 101), pycuda=FIRSTS[::2])
 def test_random_configs_agree_from_random_states(first, backend):
-    """Backends equal the reference bit by bit, or in values if inexact."""
+    """Random configs agree with the reference from random states.
+
+    Bit by bit, or in values if inexact.
+    """
     few = is_simulated(backend)
     n_configs, n_envs, n_steps = (4, 8, 6) if torch.cuda.is_available() else (1, 1, 1) if few else (1, 4, 6)
     for seed in range(first, first + n_configs):

@@ -16,7 +16,10 @@ RUN_CONFIGS = {str(file.relative_to(FOLDER)): file for file in sorted(FOLDER.glo
 
 @pytest.mark.parametrize("path", RUN_CONFIGS)
 def test_run_config_builds_its_environment(path):
-    """It names its folder's environment; all agents have policies, batches are full."""
+    """A run config builds its folder's environment.
+
+    All agents have policies, and batches are full.
+    """
     pytest.importorskip("yaml")
     run, folder = RunConfig.load(RUN_CONFIGS[path]), RUN_CONFIGS[path].parent.name
     assert run.name.removeprefix("single_") == folder
@@ -27,7 +30,7 @@ def test_run_config_builds_its_environment(path):
 
 @pytest.mark.parametrize("name", ENVS)
 def test_page_lists_every_key_of_the_config(name):
-    """The page has a row for each key of the config, and no other."""
+    """The page lists each key of the config, and no other."""
     page = FOLDER.parent / "docs" / "environments" / f"{name}.md"
     text = page.read_text().split("## Config")[1].split("\n## ")[0]
     listed = [

@@ -1,4 +1,4 @@
-"""Backend `host` with environments in SIMD lanes, full vectors and a rest."""
+"""Backend `host` with environments in SIMD lanes, and a remainder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ COUNTERS = ["_done_", "_timestep_", "_episode_"]
 @pytest.mark.skipif(not BACKENDS["host"].availability().available, reason="found no C++ compiler")
 @pytest.mark.parametrize("name", CLASSIC)
 def test_lanes_are_to_the_bit_the_reference(name: str) -> None:
-    """Draws, steps, restarts of two blocks and a part equal NumPy bit by bit."""
+    """SIMD lanes are bit-identical to the reference.
+
+    Draws, steps and restarts of two blocks and a part.
+    """
     sides = both_sides(name)
     for step in range(20):
         take_step(sides, step)
@@ -41,7 +44,10 @@ def test_lanes_are_to_the_bit_the_reference(name: str) -> None:
 def test_lanes_of_a_rollout_are_to_the_bit_the_reference(
     name: str, keep: Keep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Many steps in one launch equal NumPy's, in a wide and a partial block."""
+    """Rollouts in SIMD lanes are bit-identical to the reference.
+
+    A wide and a partial block.
+    """
     monkeypatch.setattr("warpdrive_min.function_manager.BLOCKS_PER_WORKER", 0)
     host_side, reference = started(name)
     assert host_side.cuda_function_manager.shape.envs_per_block == 256
@@ -59,7 +65,7 @@ def test_lanes_of_a_rollout_are_to_the_bit_the_reference(
 @pytest.mark.skipif(not BACKENDS["host"].availability().available, reason="found no C++ compiler")
 @pytest.mark.parametrize("without", ["-mno-avx512f", "-mno-avx2"])
 def test_narrower_vectors_give_the_same(without: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A CPU without wide vectors draws, steps and restarts alike."""
+    """A CPU without wide vectors gives the same results."""
     monkeypatch.setattr(host, "BRANCHLESS", (*host.BRANCHLESS, without))
     sides = both_sides("cartpole")
     for step in range(10):
@@ -69,7 +75,10 @@ def test_narrower_vectors_give_the_same(without: str, monkeypatch: pytest.Monkey
 @pytest.mark.skipif(not BACKENDS["host"].availability().available, reason="found no C++ compiler")
 @pytest.mark.parametrize("name", ["cartpole", "pendulum"])
 def test_environments_that_have_drawn_differently_often_draw_as_the_reference(name: str) -> None:
-    """Lanes with different counters are drawn one by one."""
+    """Lanes with different draw counters draw like the reference.
+
+    They are drawn one by one.
+    """
     sides = both_sides(name)
     for wrapper, _ in sides:
         draws = wrapper.cuda_data_manager.tensor("sampled_actions_draws")
@@ -81,7 +90,10 @@ def test_environments_that_have_drawn_differently_often_draw_as_the_reference(na
 @pytest.mark.skipif(not BACKENDS["host"].availability().available, reason="found no C++ compiler")
 @pytest.mark.parametrize("name", ["cartpole", "pendulum"])
 def test_rollouts_of_environments_that_have_drawn_differently_often_are_the_reference(name: str) -> None:
-    """Lanes with different counters use their own words at each step."""
+    """Rollouts with different draw counters equal the reference.
+
+    Such lanes use their own words at each step.
+    """
     host_side, reference = started(name)
     for wrapper in (host_side, reference):
         wrapper.rollout(1)
@@ -93,7 +105,10 @@ def test_rollouts_of_environments_that_have_drawn_differently_often_are_the_refe
 
 
 def started(name: str) -> list[EnvWrapper]:
-    """Return started wrappers on `host` and `cpu`: full blocks and a part."""
+    """Return started wrappers on `host` and `cpu`.
+
+    They have full blocks and a part of one.
+    """
     sides = []
     for backend in ("host", "cpu"):
         env = ENVS[name](episode_length=9)
@@ -109,7 +124,7 @@ def both_sides(name: str) -> list[tuple[EnvWrapper, Launch]]:
 
 
 def take_step(sides: list[tuple[EnvWrapper, Launch]], step: int) -> None:
-    """Draw and step on both sides, and compare all arrays to the bit."""
+    """Draw and step on both sides; compare arrays bit by bit."""
     for wrapper, draw in sides:
         draw()
         wrapper.step()
@@ -124,5 +139,5 @@ def assert_same(one: EnvWrapper, other: EnvWrapper, arrays: list[str], when: str
 
 
 def bits(numbers: torch.Tensor) -> torch.Tensor:
-    """Return floats as the integers of their bits, others unchanged: zeros have signs."""
+    """Return floats as integers of their bits, so zeros have signs."""
     return numbers.view(torch.int32) if numbers.dtype == torch.float32 else numbers

@@ -21,7 +21,10 @@ SOURCES = {
 
 @pytest.mark.parametrize(("name", "attribute"), SOURCES.values(), ids=SOURCES)
 def test_languages_take_the_same_parameters(name, attribute):
-    """Each language has CUDA C's kernels, with their parameters' dtypes and ranks."""
+    """Kernels have the same parameters in each language.
+
+    Dtypes and ranks are CUDA C's.
+    """
     pytest.importorskip("numba")
     env = ENVS[name]()
     blocks = 2 if attribute == "spread_sources" else 1
@@ -42,7 +45,7 @@ def test_languages_take_the_same_parameters(name, attribute):
 
 
 def agree(got: Parameter, want: Parameter) -> bool:
-    """Return true if two declarations of a parameter agree, as far as they declare."""
+    """True if two declarations of a parameter do not contradict."""
     of_any_rank = ANY_RANK in (got.rank, want.rank) and 0 not in (got.rank, want.rank)
     ranks = {got.rank, want.rank} - {None}
     dtypes = {got.dtype, want.dtype} - {None}

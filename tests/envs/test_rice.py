@@ -1,4 +1,4 @@
-"""RICE: worked numbers, conserved quantities, and published results."""
+"""RICE climate economy: results by hand, conservation laws, published numbers."""
 
 from __future__ import annotations
 
@@ -20,17 +20,20 @@ from tests.training.builders import A2C, PPO, make_trainer
 N = data.N_REGIONS
 PAGE = Path(__file__).parents[2] / "docs" / "environments" / "rice.md"
 CLIMATE_OF_DICE = {"forcing_steps": 17.0, "land_decline": 0.115}
-"""DICE-2016R's climate parameters, where RICE-N has its own."""
+"""Climate parameters of DICE-2016R that differ from RICE-N's."""
 
 
 def started(n_envs: int = 1, **config):
-    """Return a wrapper on NumPy, and a function that reads its arrays."""
+    """Return a NumPy wrapper and a function that reads arrays."""
     wrapper = start("rice", config, "cpu", n_envs)
     return wrapper, lambda name: wrapper.cuda_data_manager.tensor(name).numpy()
 
 
 def play(array, wrapper, *levels: int, n_steps: int = 1) -> None:
-    """Step all regions with equal mitigation, savings, exports, imports, tariffs."""
+    """Step all regions with equal actions: mitigation, savings, trade.
+
+    The order is mitigation, savings, exports, imports, tariffs.
+    """
     actions, n = array("sampled_actions"), wrapper.n_agents
     for _ in range(n_steps):
         actions[:] = np.repeat(levels, [1, 1, 1, n, n][: len(levels)])
@@ -38,7 +41,10 @@ def play(array, wrapper, *levels: int, n_steps: int = 1) -> None:
 
 
 def test_first_step_of_a_region_is_as_worked_by_hand():
-    """Region 1, 2015: all equations once; mitigation of a third, savings of 30 %."""
+    """A region's first step equals the one worked by hand.
+
+    Region 1 in 2015, with each equation once; mitigation of a third, savings of 30 %.
+    """
     wrapper, array = started()
     capital, labour, technology, sigma = 0.239419592, 476.878017, 1.8724419952820714, 0.4559257467059924
     play(array, wrapper, 3, 3)
@@ -59,7 +65,10 @@ def test_first_step_of_a_region_is_as_worked_by_hand():
 
 
 def test_climate_has_the_published_temperatures():
-    """With DICE-2016R's emissions (no policy) the climate warms by 4.64 K in 2115."""
+    """DICE-2016R's emissions give its published temperatures.
+
+    Without a climate policy the world is 4.64 K warmer in 2115.
+    """
     _, array = started(parameters=CLIMATE_OF_DICE)
     env = Rice(parameters=CLIMATE_OF_DICE)
     c = SimpleNamespace(**{name: np.float32(value) for name, value in env.get_constants().items()})
@@ -73,7 +82,10 @@ def test_climate_has_the_published_temperatures():
 
 
 def test_page_states_the_difference_to_the_published_baseline(tmp_path):
-    """Its table has both years' numbers; the figure uses the same."""
+    """The page states the difference to DICE-2016R's published baseline.
+
+    Its table has both years' numbers; the figure uses the same.
+    """
     page, own, years = PAGE.read_text(), without_policy(), (2015, 2050, 2100, 2115)
     for name, digits in (("temperature", 2), ("consumption", 1), ("emissions", 1)):
         for series in (DICE_2016R[name], own[name]):
@@ -87,7 +99,10 @@ def test_page_states_the_difference_to_the_published_baseline(tmp_path):
 
 @pytest.mark.parametrize(("mitigation", "stated"), [(2, "mitigate a fifth"), (9, "mitigate all")])
 def test_page_states_what_constant_rates_give(mitigation, stated):
-    """Utility over 100 years at savings of 30 %, without trade or with unused trade."""
+    """The page states the utility that constant rates give.
+
+    It is summed over 100 years at savings of 30 %, without trade or with unused trade.
+    """
     sums = []
     for config, levels in (({}, (mitigation, 3)), ({"trade": True}, (mitigation, 3, 0, 0, 0))):
         wrapper, array = started(**config)
@@ -101,14 +116,20 @@ def test_page_states_what_constant_rates_give(mitigation, stated):
 
 
 def test_saving_everything_warms_as_the_paper_says():
-    """Zhang et al., appendix D: full savings, no mitigation: 7 degrees in 2100."""
+    """Saving everything warms the climate by 7 degrees until 2100.
+
+    Zhang et al., appendix D: full savings, no mitigation.
+    """
     wrapper, array = started(num_levels=100)
     play(array, wrapper, 0, 99, n_steps=17)
     assert array("temperature")[0, 0] == pytest.approx(7, abs=0.25)
 
 
 def test_first_year_is_that_of_the_world():
-    """Output, emissions and people of 2015 are within 20 % of DICE-2016R's start."""
+    """The first year's totals are within 20 % of DICE-2016R's.
+
+    Output, emissions and people of 2015.
+    """
     wrapper, array = started()
     play(array, wrapper, 0, 2)
     assert array("output").sum() == pytest.approx(105.5, rel=0.2)
@@ -117,7 +138,10 @@ def test_first_year_is_that_of_the_world():
 
 
 def test_carbon_is_conserved():
-    """Over 20 random steps the three boxes gain the emitted CO2 (5 years), as carbon."""
+    """Carbon is conserved: the boxes gain all emissions.
+
+    The run has 20 random steps of 5 years; carbon is that in the emitted CO2.
+    """
     wrapper, array = started(4)
     draw, carbon = random_actions(wrapper, 0), array("carbon").sum(1, dtype=np.float64)
     for period in range(20):
@@ -129,7 +153,10 @@ def test_carbon_is_conserved():
 
 
 def test_boxes_are_in_balance_without_emissions():
-    """At DICE-2016R's equilibrium nothing flows, and the unforced temperature stays."""
+    """Without emissions, DICE-2016R's equilibrium does not change.
+
+    Neither carbon nor the unforced temperature does.
+    """
     still = {
         "carbon_atmosphere": 588.0, "carbon_upper_ocean": 360.0, "carbon_lower_ocean": 1720.0, "land_emissions": 0.0,
         "temperature_atmosphere": 0.0, "temperature_ocean": 0.0, "forcing_first": 0.0, "forcing_last": 0.0,
@@ -141,7 +168,10 @@ def test_boxes_are_in_balance_without_emissions():
 
 
 def test_goods_that_are_bought_were_sold():
-    """Without interest, trade balances sum to zero; tariffs add to reserves."""
+    """Imports equal exports: trade balances sum to zero.
+
+    Without interest; tariffs add to reserves.
+    """
     wrapper, array = started(5, num_regions=4, trade=True, parameters={"balance_interest": 0.0})
     draw, reserve = random_actions(wrapper, 1), 0.0
     for _ in range(6):
@@ -155,7 +185,10 @@ def test_goods_that_are_bought_were_sold():
 
 
 def test_trade_of_two_regions_is_as_worked_by_hand():
-    """Each wants all goods of the other, which sells a third; a tariff takes a ninth."""
+    """Trade of two regions equals the one worked by hand.
+
+    Each wants all goods of the other, which sells a third; a tariff takes a ninth.
+    """
     wrapper, array = started(num_regions=2, trade=True, num_levels=10)
     play(array, wrapper, 0, 0, 3, 9, 1)
     output = array("output")[0].astype(float)
@@ -169,7 +202,10 @@ def test_trade_of_two_regions_is_as_worked_by_hand():
 
 
 def test_debt_stops_imports():
-    """A region with debt above a tenth of its first capital receives no imports."""
+    """A region with too much debt receives no imports.
+
+    The limit is a tenth of its first capital.
+    """
     wrapper, array = started(num_regions=2, trade=True)
     array("balance")[0, 0] = -0.2 * data.regions(2)["capital"][0]
     play(array, wrapper, 0, 0, 9, 9, 0)
@@ -177,7 +213,7 @@ def test_debt_stops_imports():
 
 
 def bargained():
-    """Return a negotiating wrapper of three regions, an array getter and a stepper.
+    """Return three negotiating regions: wrapper, array reader and stepper.
 
     The stepper writes actions. Keys are types of action of a region.
     """
@@ -195,7 +231,10 @@ def bargained():
 
 
 def test_accepted_proposal_binds_both_regions_for_a_period():
-    """Region 0 promises 4 for 7 to region 1, which accepts; region 2 refuses."""
+    """An accepted proposal binds both regions for one period.
+
+    Region 0 promises 4 for 7 to region 1, which accepts; region 2 refuses.
+    """
     _, array, step = bargained()
     proposal = {2 + 1: 4, 2 + 2: 9, 5 + 1: 7, 5 + 2: 9}  # two acts, then promises to each region, then demands
     step(region_0=proposal)
@@ -220,7 +259,10 @@ def test_accepted_proposal_binds_both_regions_for_a_period():
 
 
 def test_mask_allows_what_counts_at_a_stage():
-    """Acts, proposals and answers to others at their stage; each type has a choice."""
+    """The mask allows only the actions of the current stage.
+
+    Acts, proposals to others and answers to them have a stage each; each type has a choice.
+    """
     wrapper, array, step = bargained()
     sizes = wrapper.env.config.action_levels
     for stage in (0, 1, 2, 0):
@@ -236,7 +278,10 @@ def test_mask_allows_what_counts_at_a_stage():
 
 
 def test_period_of_negotiation_is_that_without():
-    """Without proposals the same years pass as without negotiation, three steps each."""
+    """Without proposals, negotiation changes no result.
+
+    The same years pass as without negotiation, in three steps each.
+    """
     (plain, of_plain), (talks, of_talks) = (
         started(num_regions=3),
         started(num_regions=3, negotiation=True, episode_length=60),
@@ -252,7 +297,10 @@ def test_period_of_negotiation_is_that_without():
 
 
 def test_training_acts_and_learns_within_the_mask(tmp_path):
-    """Both algorithms draw only allowed choices; single choices have probability 1."""
+    """Two algorithms learn, and draw only allowed choices.
+
+    Single choices have probability 1.
+    """
     config = {"num_regions": 3, "negotiation": True, "episode_length": 6}
     for policy in (A2C, PPO):
         trainer = make_trainer(Rice(**config), {"shared": policy}, basedir=tmp_path / policy["algorithm"])
@@ -269,7 +317,10 @@ def test_training_acts_and_learns_within_the_mask(tmp_path):
 
 
 def test_paths_go_where_their_equations_say():
-    """Two periods of population by hand; carbon declines, other forcing ends at 1."""
+    """Exogenous paths follow their equations.
+
+    Two periods of population by hand; carbon declines, other forcing ends at 1.
+    """
     paths, own = data.paths(data.world(), N, 60), data.regions(N)
     people = own["labour"][0]
     for period in range(3):
@@ -283,7 +334,10 @@ def test_paths_go_where_their_equations_say():
 
 
 def test_observation_says_what_its_page_says():
-    """Time, climate, own profile and public entries, own index, all public entries."""
+    """Observations have the entries that the page lists.
+
+    Time, climate, own profile and public entries, own index, all public entries.
+    """
     wrapper, array = started(num_regions=3, episode_length=4)
     play(array, wrapper, 9, 2)
     seen, own = array("observations")[0, 1], [array(name)[0, 1] for name in ("capital", "output", "emissions")]
@@ -325,7 +379,7 @@ FIRSTS = range(0, 200, N_SEEDS) if torch.cuda.is_available() else (0,)
 
 @on_backends("first", FIRSTS, numba=(0,), host=(0,), pycuda=FIRSTS[::2])
 def test_random_configs_agree(first, backend):
-    """Random configs give the reference's bits with exact floats, from random states."""
+    """Random configs are bit-identical to the reference in exact builds."""
     for seed in range(first, first + N_SEEDS):
         config = random_rice_config(seed)
         size = {"n_envs": 1, "n_steps": 2} if is_simulated(backend) else {"n_envs": 9, "n_steps": 40}
@@ -335,7 +389,7 @@ def test_random_configs_agree(first, backend):
 
 @on_every_other_backend
 def test_all_regions_have_the_same_bits(backend):
-    """The whole trading world has the reference's bits."""
+    """All 27 regions with trade are bit-identical to the reference."""
     if is_simulated(backend):
         pytest.skip("27 regions take a minute in the simulator")
     run = {"n_envs": 3, "n_steps": 21, "exact": True}
@@ -345,7 +399,10 @@ def test_all_regions_have_the_same_bits(backend):
 
 
 def test_data_file_names_units_and_sources():
-    """Every parameter has a unit, source and meaning; the data's licence is included."""
+    """The data file has a unit, source and meaning per parameter.
+
+    The data's licence is included.
+    """
     file = data.document()
     for name, entry in file["world"].items():
         assert {*entry} == {"value", "unit", "source", "meaning"}, name

@@ -19,7 +19,7 @@ ENDS = ("terminated", "truncated", "_done_")
 
 
 def test_there_are_five_of_them():
-    """Classic control's folders are the one-agent environments; each has a subject."""
+    """Each one-agent environment of classic control has a subject."""
     folders = {path.parent.name for path in Path(envs.classic_control.__file__).parent.glob("[!_]*/env.py")}
     assert set(SINGLE) == folders == set(SUBJECTS)
     assert len(folders) == 5
@@ -31,7 +31,10 @@ def test_there_are_five_of_them():
 @on_every_backend
 @every_environment
 def test_step_is_gymnasiums_from_the_same_state(name, backend):
-    """10,000 random steps from anywhere, each from the backend's own state, agree."""
+    """A step from the same state equals Gymnasium's.
+
+    10,000 random steps from anywhere, each from the backend's own state.
+    """
     pytest.importorskip("gymnasium")
     subject = SUBJECTS[name]
     module, cls = subject.gymnasium.split(":")
@@ -69,7 +72,10 @@ def test_step_is_gymnasiums_from_the_same_state(name, backend):
 
 
 def assert_goes_far(name: str, states: np.ndarray) -> None:
-    """Check for wrapped angles or wall hits; ``states`` (n_steps, n_envs, n_state)."""
+    """Check that ``states`` have wrapped angles or wall hits.
+
+    Their shape is (n_steps, n_envs, n_state).
+    """
     if SINGLE[name].state_period:
         assert (np.abs(np.diff(states[..., 0], axis=0)) > math.pi).sum() > 100
     elif "car" in name.split("_"):
@@ -115,7 +121,10 @@ EPISODES = {
 
 @pytest.mark.parametrize("episode", EPISODES)
 def test_episode_of_gymnasium_is_reproduced(episode):
-    """Gymnasium's start for seed 54231 gives the published observation and return."""
+    """A published episode of Gymnasium is reproduced from its seed.
+
+    Seed 54231 gives the published observation and return.
+    """
     config, first, actions, (last, want_return, want_end) = EPISODES[episode]
     env = SINGLE[episode.split(",")[0]](reset_pool_size=1, seed=54231, **config)
     np.testing.assert_allclose(env.reset()[0], first, atol=1e-6)
@@ -134,7 +143,10 @@ def test_episode_of_gymnasium_is_reproduced(episode):
 @on_every_backend
 @every_environment
 def test_finished_episode_keeps_its_last_observation_and_starts_again(name, backend):
-    """Both end at the time limit, one earlier; its next start appears."""
+    """A finished episode keeps its last observation, and restarts.
+
+    Both end at the time limit, one earlier; its next start appears.
+    """
     subject = SUBJECTS[name]
     wrapper = started(name, 2, backend=backend, episode_length=2)
     step(wrapper, subject.quiet)
@@ -170,7 +182,7 @@ def test_without_auto_reset_only_finished_environments_restart(name):
 
 @every_environment
 def test_starts_differ_by_environment_and_episode(name):
-    """Random starts fill their range evenly; hardly any two are equal."""
+    """Starts differ by environment and episode, evenly over their range."""
     low, high = SUBJECTS[name].starts
     wrapper = started(name, 2000)
     first = read(wrapper, "state")
@@ -186,7 +198,7 @@ def test_starts_differ_by_environment_and_episode(name):
 @on_every_backend
 @every_environment
 def test_pool_gives_the_oracles_rows_and_their_observations(name, backend):
-    """Starts equal the reference's rows, evenly frequent; observations match them."""
+    """A pool's starts and observations equal the reference's rows."""
     n_envs = 3 if is_simulated(backend) else 600
     pair = [started(name, n_envs, backend=each, reset_pool_size=3, seed=1) for each in (backend, "cpu")]
     for wrapper in pair:
@@ -224,7 +236,7 @@ def test_pool_has_a_row_at_least_and_is_drawn_by_its_seed(name, size):
 @on_every_other_backend
 @every_environment
 def test_exact_runs_from_all_over_the_place_are_bit_identical(name, backend):
-    """With auto-reset every array is bit-identical to the reference after every step."""
+    """Exact runs from random states are bit-identical to the reference."""
     subject = SUBJECTS[name]
     n_envs, n_steps = (2, 6) if is_simulated(backend) else (50, 100)
     pair = [started(name, n_envs, backend=each, exact=True, episode_length=n_steps // 2) for each in (backend, "cpu")]
@@ -250,7 +262,10 @@ def test_exact_runs_from_all_over_the_place_are_bit_identical(name, backend):
 
 @every_environment
 def test_whole_numbers_are_compiled_in_as_floats(name):
-    """YAML's 1 for 1.0 is a float constant, else Numba would use float64."""
+    """Whole numbers of a config become float constants.
+
+    YAML's 1 for 1.0 would make Numba use float64.
+    """
     default = SINGLE[name]().config
     fields = [field for field, value in default if isinstance(value, float)]
     whole = {field: round(getattr(default, field)) for field in fields if round(getattr(default, field)) > 0}
@@ -264,7 +279,10 @@ def test_whole_numbers_are_compiled_in_as_floats(name):
 
 @every_environment
 def test_bytes_per_step_are_those_of_the_arrays(name):
-    """Reads: state, counter, actions; writes: both, observation, reward, three flags."""
+    """Bytes per step count the arrays that a step touches.
+
+    Reads: state, counter, actions; writes: both, observation, reward, three flags.
+    """
     wrapper = started(name)
     read_ = ("state", "sampled_actions", "_timestep_")
     written = ("state", "_timestep_", "observations", "rewards", *ENDS)

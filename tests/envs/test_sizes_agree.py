@@ -1,4 +1,4 @@
-"""Both Tags against NumPy: random configs, many agents, any number of blocks."""
+"""Both Tags agree with NumPy for any number of agents and blocks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def grid(n_agents: int, length: int, **changes: Any) -> dict[str, Any]:
 
 
 def agree(run: Run, backend: str, seed: int = 0) -> tuple[int, int]:
-    """Compare a run with the reference; return counts of tags and ends."""
+    """Compare a run with the reference; count tags and ends."""
     name, config, n_envs, n_steps, options = run
     result, n_tags = step_from_same_state(name, config, backend, n_envs=n_envs, n_steps=n_steps, seed=seed, **options)
     assert result.max_error <= (0 if options.get("exact") else ENVS[name].tolerance), f"seed {seed}, {config}: {result}"
@@ -44,12 +44,15 @@ def agree(run: Run, backend: str, seed: int = 0) -> tuple[int, int]:
 
 
 def random_tag(seed: int, few: bool) -> Run:
-    """Draw a run of few agents; two in a row share one compilation."""
+    """Draw a run of few agents, with compilations shared by two."""
     return Run("tag_continuous", {**random_tag_config(seed // 2), "seed": seed}, *((2, 4) if few else (40, 20)))
 
 
 def random_crowd(seed: int, few: bool) -> Run:
-    """Draw a run of up to 400 agents; two in a row share one compilation."""
+    """Draw a run of up to 400 agents.
+
+    Two in a row share one compilation.
+    """
     generator = np.random.default_rng(seed // 2)
     n_agents = int(generator.integers(2, 30 if few else 400))
     n_taggers = int(generator.integers(1, n_agents))
@@ -66,7 +69,7 @@ def random_crowd(seed: int, few: bool) -> Run:
 
 
 def random_grid(seed: int, few: bool) -> Run:
-    """Draw a run on a tiny grid with early tags, in up to 6 blocks.
+    """Draw a run on a tiny grid with early tags.
 
     Seeds from 80 on have 2 to 6 blocks. Two in a row differ in starts and seed alone, so that they share one
     compilation; exact builds restart in the step.
@@ -103,14 +106,17 @@ LOTS = {
     )
     for first in firsts[:: 1 if torch.cuda.is_available() else 2]
 }
-"""Draws of runs, and seeds of a lot; the simulator takes the first."""
+"""Functions that draw runs, with seeds of each lot.
+
+The simulator takes the first.
+"""
 OF_EACH = ("random_tag 0", "random_tag 8", "random_crowd 1000", "random_grid 0", "random_grid 80")
 """Lots of every draw: exact or not, one block or several."""
 
 
 @on_backends("lot", LOTS, numba=OF_EACH, host=[*LOTS][::2])
 def test_random_configs_agree(lot, backend):
-    """Exact builds and grids give the reference's bits, others its values."""
+    """Random configs agree with the reference."""
     (draw, seeds), few = LOTS[lot], is_simulated(backend)
     for seed in seeds[:1] if few else seeds:
         n_tags, _ = agree(draw(seed, few), backend, seed)
@@ -145,7 +151,10 @@ MANY = {
 @on_every_other_backend
 @pytest.mark.parametrize("case", MANY)
 def test_many_agents_agree(case, backend):
-    """More agents than a block's threads, every neighbour-search size, and batches."""
+    """Kernels for more agents than a block's threads agree.
+
+    Every neighbour-search size, and batches.
+    """
     run = MANY[case]
     if is_simulated(backend):
         pytest.skip("hundreds of agents take minutes in the simulator")
@@ -193,7 +202,7 @@ BY_DAY = [run for run in BLOCKS if run[3] > 1 or run[2] in (5, 11)]
 
 @functools.lru_cache(maxsize=2)
 def run_of_blocks(name, full, n_agents, n_envs, n_steps, backend="cpu", blocks=None):
-    """Run an environment on several blocks; the reference runs once for all counts."""
+    """Run an environment on several blocks, with a cached reference."""
     is_grid = name == "tag_gridworld"
     config = grid(n_agents, round(n_agents**0.5), reset_pool_size=4) if is_grid else crowd(n_agents)
     config |= {"episode_length": 2, "use_full_observation": full, "seed": 4}
@@ -203,7 +212,10 @@ def run_of_blocks(name, full, n_agents, n_envs, n_steps, backend="cpu", blocks=N
 
 @on_backends("case", BLOCKS, numba=BY_DAY, host=BY_DAY)
 def test_results_do_not_depend_on_the_number_of_blocks(case, backend):
-    """Over episodes: agents not divisible by blocks, fewer than blocks, over a block."""
+    """Results do not depend on the number of blocks.
+
+    Cases: agents not divisible by blocks, fewer than blocks, more than a block's threads.
+    """
     name, full, n_agents, blocks = case
     if is_simulated(backend) and n_agents > 11:
         pytest.skip("more agents take minutes in the simulator")

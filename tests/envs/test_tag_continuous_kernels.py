@@ -1,4 +1,4 @@
-"""Tag Continuous in CUDA C and Numba against the reference: layouts, ties, limits.
+"""Tag Continuous's kernels against the reference: layouts, ties, limits.
 
 Their agreement over many configs, step by step and bit by bit, is in `test_backends_agree.py`.
 """
@@ -75,7 +75,10 @@ class Run:
 @others
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_layout_gives_the_bits_of_the_reference(layout, backend):
-    """For any layout of blocks and threads, through tags and restarts."""
+    """Each launch shape is bit-identical to the reference.
+
+    The run includes tags and restarts.
+    """
     shape, n_envs, config = LAYOUTS[layout]
     if is_simulated(backend) and shape.envs_per_block == 1:
         n_envs = 1
@@ -98,7 +101,10 @@ def test_every_layout_gives_the_bits_of_the_reference(layout, backend):
 @others
 @pytest.mark.parametrize("n_observed", [3, 10, 20])
 def test_equal_distances_are_ordered_by_id(n_observed, backend):
-    """On a lattice with many equal distances and shuffled ids, neighbours are equal."""
+    """Neighbours at equal distances are ordered by id.
+
+    Agents are on a lattice, with shuffled ids.
+    """
     lattice = np.random.default_rng(1).permutation(np.stack(np.meshgrid(range(5), range(5)), -1).reshape(-1, 2))
     env = TagContinuous(
         num_taggers=1,
@@ -115,7 +121,10 @@ def test_equal_distances_are_ordered_by_id(n_observed, backend):
 
 @others
 def test_equal_taggers_and_the_edge_of_the_reach(backend):
-    """The lower id of two equally near taggers tags; the exact reach is safe."""
+    """The lower id of two equally near taggers tags.
+
+    A runner exactly at the reach is safe.
+    """
     config = {**SMALL, "num_taggers": 2, "num_runners": 3, "grid_length": 8.0, "step_penalty_for_tagger": 0.0}
     drawn = TagContinuous(**config)
     (low, high), (between, at_reach, far) = list(drawn.taggers), list(drawn.runners)
@@ -130,7 +139,10 @@ def test_equal_taggers_and_the_edge_of_the_reach(backend):
 
 @others
 def test_too_many_agents_are_refused(backend):
-    """Agents beyond a block's shared memory raise, instead of a crash at the launch."""
+    """Agents that exceed a block's shared memory raise.
+
+    The launch would crash.
+    """
     env = TagContinuous(num_taggers=100, num_runners=2400, use_full_observation=False)
     functions = CUDAFunctionManager(env.num_agents, 1, backend=backend)
     with pytest.raises((CompileError, ConfigError), match=f"48 KiB, {27 if backend == 'numba' else 23} bytes an agent"):

@@ -70,7 +70,7 @@ def test_episode_of_warpdrive_is_reproduced(full, exits, steps, sums, returns, x
 
 
 def test_seed_draws_the_start_of_warpdrive():
-    """Types, positions, directions equal WarpDrive's for any global generator state."""
+    """A seed gives WarpDrive's start, independent of global generators."""
     np.random.seed(1)  # noqa: NPY002
     env = TagContinuous(**GOLDEN)
     assert (list(env.taggers), list(env.runners)) == ([2, 5], [0, 1, 3, 4, 6, 7])
@@ -109,13 +109,16 @@ def chase(taggers: list[tuple[float, float]], runners: list[tuple[float, float]]
 
 
 def by_role(wrapper: EnvWrapper, name: str) -> tuple[list[float], list[float]]:
-    """Return the values of taggers and of runners, each by ascending id."""
+    """Return values of taggers and of runners, by ascending id."""
     values = got(wrapper, name)
     return values[list(wrapper.env.taggers)].tolist(), values[list(wrapper.env.runners)].tolist()
 
 
 def test_simultaneous_tags_all_pay_and_count():
-    """A tagger next to three runners is paid three times, each runner once."""
+    """Each simultaneous tag pays the tagger and costs a runner.
+
+    A tagger next to three runners is paid three times, each runner once.
+    """
     wrapper = chase([(5, 5), (1, 1)], [(5, 5.5), (5.5, 5), (4.5, 5), (9, 9)])
     wrapper.step()
     assert by_role(wrapper, "rewards") == ([30 - 0.25, -0.25], [-4.5, -4.5, -4.5, 0.5])
@@ -127,7 +130,10 @@ def test_simultaneous_tags_all_pay_and_count():
 
 
 def test_last_runner_tagged_terminates():
-    """Without runners the episode terminates, also at the time limit; no truncation."""
+    """The episode terminates with the last runner's tag.
+
+    At the time limit it is no truncation.
+    """
     for episode_length in (1, 5):
         wrapper = chase([(5, 5)], [(5, 5.5)], episode_length=episode_length)
         wrapper.step()
@@ -135,7 +141,7 @@ def test_last_runner_tagged_terminates():
 
 
 def test_nearest_tagger_tags_and_the_lower_id_among_equals():
-    """The nearer tagger tags; at equal distances the one with the lower id."""
+    """The nearer tagger tags, or the lower id at equal distances."""
     wrapper = chase([(4.5, 5), (5.25, 5)], [(5, 5)])
     wrapper.step()
     assert by_role(wrapper, "rewards") == ([-0.25, 9.75], [-4.5])
@@ -153,7 +159,10 @@ def test_reach_is_strict():
 
 @pytest.mark.parametrize(("exits", "tagged_reward"), [(True, -4.5), (False, -2.5)])
 def test_runner_tagged_in_the_last_step_gets_no_bonus_if_it_left(exits, tagged_reward):
-    """Only runners that remain after the last step's tags get the time limit's bonus."""
+    """Only runners left in the game get the final bonus.
+
+    A runner that is tagged in the last step and leaves gets none.
+    """
     wrapper = chase([(5, 5)], [(5, 5.5), (9, 9)], episode_length=1, runner_exits_game_after_tagged=exits)
     wrapper.step()
     assert by_role(wrapper, "rewards") == ([9.75], [tagged_reward, 2.5])
@@ -162,7 +171,7 @@ def test_runner_tagged_in_the_last_step_gets_no_bonus_if_it_left(exits, tagged_r
 
 
 def test_agent_stops_at_the_edge_and_pays():
-    """Moving past the edge ends on it and costs; moving along it is free."""
+    """An agent stops at the edge and pays; sliding is free."""
     wrapper = chase([(1, 1)], [(9.75, 5), (5, 0.25), (10, 8)])
     runners = list(wrapper.env.runners)
     speed, direction = np.zeros(4, np.float32), np.zeros(4, np.float32)
@@ -187,7 +196,10 @@ def test_agent_stops_at_the_edge_and_pays():
     ids=["ends on the edge", "edges are free", "ends before it", "hits it", "goes along it"],
 )
 def test_agent_that_ends_on_the_edge_is_in_doubt(place, direction, penalty, is_in_doubt):
-    """Rounding decides whether a step that ends on the edge hits it, and pays."""
+    """A step that ends exactly on the edge is in doubt.
+
+    Rounding decides whether it hits the edge, and pays.
+    """
     wrapper = chase([(1, 1)], [place], edge_hit_penalty=penalty)
     (runner,) = wrapper.env.runners
     speed, directions = np.zeros(2, np.float32), np.zeros(2, np.float32)
@@ -201,7 +213,10 @@ def test_agent_that_ends_on_the_edge_is_in_doubt(place, direction, penalty, is_i
 
 
 def test_direction_wraps_in_single_precision():
-    """3/4 and 1/4 turn give 0 in float32; a quarter back is 3 pi / 2."""
+    """Directions wrap at a full turn in float32.
+
+    3/4 and 1/4 turn give 0 in float32; a quarter back is 3 pi / 2.
+    """
     wrapper = chase([(1, 1)], [(5, 5), (6, 6)], num_turn_levels=2)
     put(wrapper, direction=np.float32([3 * np.pi / 2, 3 * np.pi / 2, 0]), sampled_actions=[[0, 2], [0, 1], [0, 1]])
     wrapper.step()
@@ -211,7 +226,7 @@ def test_direction_wraps_in_single_precision():
 
 
 def test_acceleration_adds_up_and_ends_at_the_bounds():
-    """Acceleration persists between speed 0 and the top, and becomes 0 at either."""
+    """Acceleration adds up, and becomes 0 at the speed limits."""
     wrapper = chase([(5, 5)], [(1, 1)], num_acceleration_levels=2, max_acceleration=0.375, min_acceleration=-0.5)
     runner = next(iter(wrapper.env.runners))
     put(wrapper, sampled_actions=[2, 0])
@@ -229,7 +244,7 @@ def test_acceleration_adds_up_and_ends_at_the_bounds():
 
 
 def test_skill_bounds_the_speed():
-    """The top speed is the maximum times the skill of the role."""
+    """Top speed is the maximum times the role's skill."""
     wrapper = chase([(5, 5)], [(1, 1)], skill_level_tagger=1.5, skill_level_runner=0.5)
     put(wrapper, speed=1.5)
     wrapper.step()
@@ -240,7 +255,10 @@ def test_skill_bounds_the_speed():
 
 
 def test_observation_shows_others_relative_to_oneself():
-    """Each feature block: other minus self, in diagonals, top speeds and turns."""
+    """Observations show other agents' features minus the agent's own.
+
+    They are in diagonals, top speeds and turns.
+    """
     wrapper = chase([(2, 2)], [(5, 6)], episode_length=8, max_speed=2.0, use_full_observation=True)
     tagger, runner = next(iter(wrapper.env.taggers)), next(iter(wrapper.env.runners))
     speed, acceleration, direction = np.zeros(2), np.zeros(2), np.zeros(2)
@@ -254,7 +272,10 @@ def test_observation_shows_others_relative_to_oneself():
 
 
 def test_nearest_neighbours_at_equal_distances_are_ordered_by_id():
-    """Six others, four equally near: the nearest first, then the lowest ids."""
+    """Neighbours are sorted by distance, then by id.
+
+    Six others, four equally near: the nearest first, then the lowest ids.
+    """
     config = {**POINTS, "num_taggers": 1, "num_runners": 6, "num_other_agents_observed": 3, "start": "fixed"}
     direction = np.arange(7) / 8  # tells who is seen
     x, y = [5, 6, 5, 4, 5, 5.5, 9], [5, 5, 6, 5, 4, 5, 9]
@@ -273,7 +294,7 @@ def test_agents_on_one_point_see_the_lowest_ids():
 
 
 def test_who_is_out_of_the_game_sees_and_shows_nothing():
-    """A tagged runner has a row of zeros and no observers."""
+    """A tagged runner observes zeros, and nobody observes it."""
     wrapper = chase([(5, 5)], [(5, 5.5), (9, 9)], num_other_agents_observed=2)
     (tagger,), (out, other) = list(wrapper.env.taggers), list(wrapper.env.runners)
     wrapper.step()
@@ -288,7 +309,7 @@ def test_who_is_out_of_the_game_sees_and_shows_nothing():
 
 
 def test_who_is_out_of_the_game_still_sees_types_and_flags_of_all():
-    """With full observation a tagged runner's row keeps only types and flags."""
+    """With full observation, a tagged runner sees types and flags."""
     wrapper = chase([(5, 5)], [(5, 5.5), (9, 9)], use_full_observation=True)
     (tagger,), (out, other) = list(wrapper.env.taggers), list(wrapper.env.runners)
     for _ in range(2):
@@ -325,7 +346,7 @@ def test_random_starts_differ_by_environment_and_episode():
 
 
 def test_given_starts_are_the_same_everywhere():
-    """A set coordinate is the start in every environment; others stay random."""
+    """Given coordinates are the start everywhere; others stay random."""
     wrapper = tag(n_envs=3, num_taggers=1, num_runners=2, starting_location_x=[1, 2, 3])
     data = wrapper.cuda_data_manager
     np.testing.assert_array_equal(data.tensor("loc_x"), [[1, 2, 3]] * 3)
@@ -336,7 +357,7 @@ def test_given_starts_are_the_same_everywhere():
 
 
 def test_actions_begin_with_no_change():
-    """Action 0 of each kind changes nothing; the others are evenly spaced, ascending."""
+    """Action 0 changes nothing; the others are evenly spaced."""
     config = TagContinuous(num_acceleration_levels=3, num_turn_levels=0).config
     np.testing.assert_array_equal(config.acceleration_actions, [0, -1, 0, 1])
     np.testing.assert_array_equal(config.turn_actions, [0])

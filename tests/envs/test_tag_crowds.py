@@ -1,4 +1,4 @@
-"""The reference's search among many agents: cells find the same as all pairs."""
+"""The reference's search by cells equals the one over all pairs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ N_ENVS = 2
     ("n_agents", "in_corners", "in_game"), [(600, 0.0, 0.8), (500, 0.4, 1.0), (40, 0.0, 0.1), (9, 0.0, 0.0)]
 )
 def test_cells_find_whom_all_pairs_find(n_agents, in_corners, in_game, monkeypatch):
-    """Neighbours, tags and distances are equal, also for ties and too few others."""
+    """Cells give the neighbours, tags and distances of all pairs.
+
+    Cases include ties, and too few other agents.
+    """
     rng = np.random.default_rng(n_agents)
     x, y = rng.uniform(0, 20, (2, N_ENVS, n_agents)).astype(np.float32)
     at_corner = rng.random(x.shape) < in_corners
@@ -44,7 +47,10 @@ def test_cells_find_whom_all_pairs_find(n_agents, in_corners, in_game, monkeypat
 
 @pytest.mark.nightly
 def test_more_agents_than_16_bits_count(monkeypatch):
-    """The kernels for many agents step 66,000: two steps bit-identical to NumPy."""
+    """66,000 agents, more than 16 bits count, equal NumPy.
+
+    Two steps are bit-identical.
+    """
     n_agents = 66_000
     settings = crowd(n_agents, grid_length=80.0, tagging_distance=0.005, num_other_agents_observed=3)
     want, got = (

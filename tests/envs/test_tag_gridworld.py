@@ -55,7 +55,10 @@ def rewarded(wrapper: EnvWrapper, want: list[float], env: int = 0) -> None:
 
 @here
 def test_first_case_of_warpdrive_is_reproduced(backend):
-    """A tag pays each tagger and costs the runner; walls cost; observations are cells."""
+    """WarpDrive's first case gives its cells, rewards and observations.
+
+    A tag pays each tagger and costs the runner; walls cost.
+    """
     wrapper = grid_of(backend, **FIVE, **CASE_1)
     act(wrapper, [2, 0, 3, 4, 2])
     x, y = cells(wrapper)
@@ -68,7 +71,10 @@ def test_first_case_of_warpdrive_is_reproduced(backend):
 
 @here
 def test_second_case_of_warpdrive_is_reproduced(backend):
-    """The first step tags nobody, the second meets the runner's cell."""
+    """WarpDrive's second case is reproduced.
+
+    The first step tags nobody, the second meets the runner's cell.
+    """
     wrapper = grid_of(backend, **FIVE, **CASE_2)
     act(wrapper, [1, 3, 2, 4, 1])
     assert cells(wrapper) == ([2, 3, 2, 1, 1], [1, 2, 3, 2, 1])
@@ -82,7 +88,10 @@ def test_second_case_of_warpdrive_is_reproduced(backend):
 
 @here
 def test_kernel_case_of_warpdrive_is_reproduced(backend):
-    """Two environments, episodes of one step: each restarts before the next step."""
+    """WarpDrive's kernel case with two restarting environments is reproduced.
+
+    Episodes have one step.
+    """
     wrapper = grid_of(backend, 2, auto_reset=True, **{**FIVE, "episode_length": 1}, **CASE_1)
     second = {"loc_x": CASE_2["starting_location_x"], "loc_y": CASE_2["starting_location_y"]}
 
@@ -109,7 +118,7 @@ def test_kernel_case_of_warpdrive_is_reproduced(backend):
 @here
 @pytest.mark.parametrize(("full", "first_sum", "last_sum"), [(True, 30.0, 33.33333), (False, 6.0, 10.83333)])
 def test_episode_of_warpdrive_is_reproduced(full, first_sum, last_sum, backend):
-    """WarpDrive's actions give its returns, last cells and observation sums."""
+    """WarpDrive's episode gives its returns, last cells and observation sums."""
     config = {"num_taggers": 4, "grid_length": 6, "episode_length": 20, "use_full_observation": full}
     wrapper = grid_of(backend, **config)
     np.testing.assert_allclose(got(wrapper, "observations").sum(), first_sum, rtol=1e-6)
@@ -129,7 +138,10 @@ def test_episode_of_warpdrive_is_reproduced(full, first_sum, last_sum, backend):
 
 @here
 def test_agents_that_swap_cells_do_not_meet(backend):
-    """Only cells after the move count: a tagger and the runner can swap."""
+    """A tagger and the runner can swap cells without a tag.
+
+    Only cells after the move count.
+    """
     wrapper = grid_of(backend, num_taggers=1, grid_length=4, starting_location_x=[1, 2], starting_location_y=[3, 3])
     act(wrapper, [1, 2])
     assert cells(wrapper) == ([2, 1], [3, 3])
@@ -139,7 +151,10 @@ def test_agents_that_swap_cells_do_not_meet(backend):
 
 @here
 def test_every_wall_stops_and_costs(backend):
-    """Leaving the grid costs the penalty; along a wall, away or staying is free."""
+    """Each wall stops an agent and costs the penalty.
+
+    Moves along a wall or away from it, and staying, are free.
+    """
     x, y = [0, 4, 2, 2, 0, 4, 4, 2], [2, 2, 0, 4, 0, 4, 3, 2]
     wrapper = grid_of(backend, num_taggers=7, grid_length=4, starting_location_x=x, starting_location_y=y)
     act(wrapper, [2, 1, 4, 3, 3, 2, 0, 0])
@@ -149,7 +164,10 @@ def test_every_wall_stops_and_costs(backend):
 
 @here
 def test_tag_in_the_last_step_is_no_truncation(backend):
-    """At the time limit an episode is truncated, unless it ends with a tag."""
+    """A tag in the last step is no truncation.
+
+    At the time limit an episode is truncated, unless it ends with a tag.
+    """
     start = {"starting_location_x": [0, 2], "starting_location_y": [0, 0]}
     wrapper = grid_of(backend, 2, num_taggers=1, grid_length=4, episode_length=2, **start)
     act(wrapper, [[1, 0], [0, 0]])
@@ -161,9 +179,9 @@ def test_tag_in_the_last_step_is_no_truncation(backend):
 @here
 @alone_and_shared
 def test_runner_sees_the_nearest_tagger_and_the_lowest_id_among_equals(blocks, backend):
-    """Three of five taggers are equally near: the runner sees the lowest id of them.
+    """The runner observes the nearest tagger, or the lowest id.
 
-    Taggers see the runner. Each of three blocks has one of the three.
+    Three of five taggers are equally near. Taggers see the runner. Each of three blocks has one of the three.
     """
     x, y = [8, 3, 5, 4, 4, 4], [8, 4, 4, 7, 3, 4]
     start = {"starting_location_x": x, "starting_location_y": y}
@@ -177,7 +195,10 @@ def test_runner_sees_the_nearest_tagger_and_the_lowest_id_among_equals(blocks, b
 
 
 def test_python_contract_is_warpdrives():
-    """One environment in dicts: the last agent runs, a tag ends it."""
+    """The Python class works in dicts, like WarpDrive's.
+
+    The last agent is the runner, and a tag ends the episode.
+    """
     env = TagGridWorld(**FIVE, **CASE_1)
     assert (env.name, env.num_agents, env.taggers, env.runners) == (
         "TagGridWorld",
@@ -198,7 +219,7 @@ def test_python_contract_is_warpdrives():
 
 @here
 def test_start_is_warpdrives(backend):
-    """Taggers start at half the grid (rounded down), the runner at the corner, always."""
+    """Starts are WarpDrive's: taggers in the middle, runner at the corner."""
     wrapper = grid_of(backend, 3, num_taggers=2, grid_length=7)
     for _ in range(2):
         for env in range(3):
@@ -211,7 +232,7 @@ def test_start_is_warpdrives(backend):
 
 
 def test_pool_holds_taggers_off_the_rim_and_the_runner_at_the_corner():
-    """Rows are uniform over the inner cells; the runner is at the corner."""
+    """A pool has taggers in inner cells, and the runner at the corner."""
     x, y = TagGridWorldConfig(num_taggers=40, grid_length=5, reset_pool_size=200, seed=3).initial_states
     assert x.shape == y.shape == (200, 41)
     assert (x[:, -1] == 0).all()
@@ -228,7 +249,7 @@ def test_pool_holds_taggers_off_the_rim_and_the_runner_at_the_corner():
 
 @here
 def test_pool_rows_are_joint_and_uniform(backend):
-    """Both coordinates are of one row, rows are equally frequent, starts are observed."""
+    """Pool rows are drawn evenly, and both coordinates together."""
     n_envs, n_resets = (5, 2) if is_simulated(backend) else (1000, 4)
     wrapper = grid_of(backend, n_envs, num_taggers=3, grid_length=50, reset_pool_size=5, seed=2)
     data = wrapper.cuda_data_manager
@@ -253,21 +274,30 @@ def test_pool_rows_are_joint_and_uniform(backend):
 
 
 def one_row(cls, backend, **config) -> Result:
-    """Return the result of the check for kernels with one row for all agents."""
+    """Return the result of the check named one-row.
+
+    Its kernels have one row of observations for all agents.
+    """
     subject = Subject(target="", cls=cls, config={**FIVE, **config}, backend=backend, n_envs=7, n_steps=12)
     return run_checks(subject, ["one-row"])[0]
 
 
 @here
 def test_one_row_is_what_all_agents_see(backend):
-    """It is each agent's row but for the mark, without partial observation."""
+    """The single row is each agent's row without its mark.
+
+    A partial observation has no single row.
+    """
     full, partial = (one_row(TagGridWorld, backend, use_full_observation=is_full) for is_full in (True, False))
     assert full.status == ("skipped" if backend == "cpu" else "passed"), full
     assert partial.status == "skipped"
 
 
 def test_one_row_that_marks_somebody_is_caught(tmp_path):
-    """A kernel that uses the first agent's row for all fails the check."""
+    """A single row that marks an agent fails the check.
+
+    The kernel uses the first agent's row for all.
+    """
     folder = Path(TagGridWorld.kernel_sources["cuda_c"]).parent
     for name in ("kernel.cu", "agent.cuh"):
         (tmp_path / name).write_text((folder / name).read_text().replace("N_ROWS == 1 ? N_AGENTS : row", "row"))
@@ -282,7 +312,7 @@ def test_one_row_that_marks_somebody_is_caught(tmp_path):
 
 
 def test_sizes_follow_from_the_config():
-    """Features, bytes and operations of a step, by hand for two agents."""
+    """Features, bytes and operations follow from the config, by hand."""
     full, partial = (TagGridWorld(num_taggers=1, use_full_observation=full) for full in (True, False))
     assert (full.config.n_features, partial.config.n_features) == (9, 6)
     assert full.bytes_per_step == 4 * (2 * (6 + 9) + 5)

@@ -1,4 +1,7 @@
-"""Tag GridWorld as a game: scripted players' returns, as its page states them."""
+"""Tag GridWorld as a game: returns of scripted players.
+
+The page states them.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,10 @@ def chase(cells: np.ndarray, last: int, step: int, rng: np.random.Generator) -> 
 
 
 def surround(cells: np.ndarray, last: int, step: int, rng: np.random.Generator) -> np.ndarray:
-    """Move each tagger to its side of the runner; once near, cover reachable cells."""
+    """Move each tagger to its side of the runner, then close in.
+
+    Once near, taggers cover the reachable cells.
+    """
     taggers, runner = cells[:-1], cells[-1]
     away = np.abs(taggers - runner).sum(1).max()
     if away > 2:
@@ -49,7 +55,7 @@ def surround(cells: np.ndarray, last: int, step: int, rng: np.random.Generator) 
 
 
 def evade(cells: np.ndarray, last: int, step: int, rng: np.random.Generator) -> np.ndarray:
-    """Move to a central cell far from taggers, reachable by few of them."""
+    """Move to a central cell that few taggers can reach."""
     there = cells[-1] + MOVES
     distance = np.abs(there[:, None] - cells[:-1]).sum(-1)
     worth = 3.0 * np.minimum(distance.min(1), 4) - 30 * (distance <= 1).sum(1) + 0.1 * distance.sum(1)
@@ -64,7 +70,7 @@ def always(*actions: int) -> Player:
 
 
 def play(config: dict[str, Any], taggers: Player, runner: Player, n_envs: int = 1) -> tuple[np.ndarray, np.ndarray]:
-    """Return the returns of all taggers and of the runner, (n_envs, 2), and lengths."""
+    """Return returns ``(n_envs, 2)``, of taggers and runner, and lengths."""
     wrapper, rng = started("tag_gridworld", n_envs, backend="cpu", auto_reset=False, **config), np.random.default_rng(0)
     returns, steps = np.zeros((n_envs, 2)), np.zeros(n_envs, int)
     playing = np.ones(n_envs, bool)
@@ -98,14 +104,20 @@ STAY, RIGHT, LEFT = (always(np.full(N_TAGGERS, action)) for action in (0, 1, 2))
     ],
 )
 def test_returns_of_simple_players_are_those_of_the_page(settings, taggers, runner, want, n_steps):
-    """By hand: taggers get 10, a step costs 0.01, a wall 0.1, a tag 5."""
+    """Simple players' returns are those of the page.
+
+    By hand: taggers get 10, a step costs 0.01, a wall 0.1, a tag 5.
+    """
     returns, steps = play(dict(shipped("tag_gridworld", settings).env), taggers, runner)
     np.testing.assert_allclose(returns[0], want, atol=1e-4)
     assert steps[0] == n_steps
 
 
 def test_taggers_catch_a_runner_that_evades_only_together():
-    """Straight chases never catch it; four sides do in nine of ten episodes."""
+    """Taggers catch an evading runner only together.
+
+    Straight chases never catch it; four sides do in nine of ten episodes.
+    """
     config = dict(shipped("tag_gridworld", "_ppo").env)
     alone, _ = play(config, chase, evade, n_envs=8)
     np.testing.assert_allclose(alone, np.tile([-4.0, 1.0], (8, 1)), atol=1e-4)

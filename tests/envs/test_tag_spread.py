@@ -33,7 +33,10 @@ def run(backend: str, settings: dict[str, Any], n_envs: int, n_steps: int, **opt
     numba=[("all_pairs", 20), ("auto", 1)],
 )
 def test_cells_and_all_pairs_give_the_same_bits(case, backend):
-    """The grid changes only the search, also with more than one search's neighbours."""
+    """Search by cells is bit-identical to all pairs.
+
+    Cases include more neighbours than one search finds.
+    """
     search, n_observed = case
     n_agents, n_envs, n_steps = (24, 1, 2) if is_simulated(backend) else (400, 2, 10)
     settings = crowd(n_agents, num_other_agents_observed=n_observed)
@@ -47,7 +50,10 @@ def test_cells_and_all_pairs_give_the_same_bits(case, backend):
     numba=[("grid", 10), ("all_pairs", 1)],
 )
 def test_one_block_sees_what_several_see(case, backend):
-    """One block sorts agents by cell in shared memory, or scans all."""
+    """One block gives the same observations as several.
+
+    It sorts agents by cell in shared memory, or scans all.
+    """
     search, n_observed = case
     n_agents, n_envs, n_steps = (24, 1, 2) if is_simulated(backend) else (400, 3, 12)
     settings = crowd(n_agents, num_other_agents_observed=n_observed, neighbor_search=search)
@@ -59,7 +65,10 @@ def test_one_block_sees_what_several_see(case, backend):
 
 @on_backends("blocks", [1, 3], numba=[3])
 def test_cells_that_are_added_up_in_parts_give_the_same_bits(blocks, backend, monkeypatch):
-    """Parts, also more than blocks, change only the order of the count."""
+    """Counting cells in parts gives the same bits.
+
+    Parts, also more than blocks, change only the order of the count.
+    """
     n_agents, n_envs, n_steps = (24, 1, 2) if is_simulated(backend) else (400, 2, 10)
     settings = crowd(n_agents, num_other_agents_observed=11)  # more than one block has room for, in CUDA C too
     want = run(backend, settings, n_envs, n_steps, blocks_per_env=blocks)
@@ -78,7 +87,10 @@ ONE_PLACE = {"starting_directions": 0.0, "starting_location_x": 0.0, "starting_l
 @others
 @pytest.mark.parametrize(("n_agents", "n_observed"), [(12, 3), (3, 2)], ids=["ties", "too few"])
 def test_agents_in_one_place_see_what_the_reference_sees(n_agents, n_observed, backend):
-    """All distances are 0; one tagger catches all, and nobody remains visible."""
+    """Agents in one place have the reference's observations.
+
+    All distances are 0; one tagger catches all, and nobody remains visible.
+    """
     starts = {key: [value] * n_agents for key, value in ONE_PLACE.items()}
     settings = crowd(n_agents, num_other_agents_observed=n_observed, num_acceleration_levels=0, **starts)
     pair = [start("tag_continuous", settings, each, 1, exact=True) for each in (backend, "cpu")]
@@ -111,7 +123,10 @@ def test_agents_in_one_place_see_what_the_reference_sees(n_agents, n_observed, b
     ],
 )
 def test_kernels_for_many_agents_are_chosen_by_size_or_request(n_agents, search, asked, language, want):
-    """From 257 agents on, for a grid of cells, and for several blocks."""
+    """Size or request chooses the kernels for many agents.
+
+    They run from 257 agents on, for a grid of cells, and for several blocks.
+    """
     env = TagContinuous(**crowd(n_agents, neighbor_search=search))
     blocks = env.settle_blocks(asked, language)
     assert (env.is_spread, blocks) == want
@@ -119,7 +134,10 @@ def test_kernels_for_many_agents_are_chosen_by_size_or_request(n_agents, search,
 
 
 def test_workspace_grows_with_the_agents_not_with_their_square():
-    """10,000 agents with 10 neighbours: no array exceeds an observation per agent."""
+    """Workspace grows linearly with the number of agents.
+
+    10,000 agents with 10 neighbours: no array exceeds an observation per agent.
+    """
     wrapper = start("tag_continuous", crowd(10_000, grid_length=30.0), "host", 1)
     data = wrapper.cuda_data_manager
     largest = max(data.array_names(), key=lambda name: data.tensor(name).numel())
@@ -129,14 +147,17 @@ def test_workspace_grows_with_the_agents_not_with_their_square():
 
 
 def test_an_environment_of_one_block_refuses_more():
-    """CartPole has no kernels for shared environments."""
+    """An environment of one block refuses more.
+
+    CartPole has no kernels for shared environments.
+    """
     with pytest.raises(ConfigError, match=r"one block steps an environment 'CartPole' .got 2"):
         CartPole().settle_blocks(2, "cuda_c")
     assert CartPole().settle_blocks(None, "cuda_c") == 1
 
 
 def test_blocks_share_an_environment_only_where_asked():
-    """One block for any number of agents, always in NumPy; changes are forgotten."""
+    """Blocks share an environment only on request, never in NumPy."""
     env = TagGridWorld(num_taggers=9_999, use_full_observation=False)
     for asked, language, want in [
         (None, "cuda_c", 1),

@@ -1,4 +1,7 @@
-"""Episodes written as GIF, MP4, PNG and HTML, and the command that plays them."""
+"""Episodes written as films, pictures and pages, and their command.
+
+Formats are GIF, MP4, PNG and HTML.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,10 @@ def film() -> tuple[Episode, Scene]:
 
 
 def every_layer() -> Scene:
-    """Return a two-frame scene with each kind, shape, fill and line, one absent."""
+    """Return a scene with each kind of layer and style.
+
+    It has two frames; one point is absent.
+    """
     x = np.array([[0.2, np.nan], [0.4, 0.8]])
     layers: list[Any] = [
         Markers(shape=shape, x=x, y=x, angle=angle, fill=fill, trail=2, trail_line=line, label=f"{shape} <&>")
@@ -55,7 +61,10 @@ def every_layer() -> Scene:
 
 
 def test_frames_show_what_moves_and_keep_what_stays(film):
-    """Each picture differs from the last, has even sides and a background corner."""
+    """Each picture shows the agents' movement on a constant background.
+
+    Sides are even, and a corner shows the background.
+    """
     pictures = list(frames(film[1]))
     assert len(pictures) == 9
     assert all(picture.shape == pictures[0].shape and picture.dtype == np.uint8 for picture in pictures)
@@ -69,7 +78,7 @@ def test_frames_show_what_moves_and_keep_what_stays(film):
 
 
 def test_gif_has_every_frame_and_the_speed(film, tmp_path):
-    """Pillow reads nine frames of 1/20 second, at the pictures' size."""
+    """A GIF has nine frames of 1/20 s, in the pictures' size."""
     done = []
     write(film[1], tmp_path / "tag.gif", fps=20, progress=lambda *at: done.append(at))
     with Image.open(tmp_path / "tag.gif") as gif:
@@ -83,7 +92,7 @@ def test_gif_has_every_frame_and_the_speed(film, tmp_path):
 
 
 def test_mp4_has_every_frame_and_the_speed(film, tmp_path):
-    """FFmpeg reads back nine frames, ten a second, in the size of the pictures."""
+    """An MP4 has nine frames, ten a second, in the pictures' size."""
     imageio_ffmpeg = pytest.importorskip("imageio_ffmpeg")
     path = tmp_path / "tag.mp4"
     write(film[1], path, fps=10)
@@ -96,14 +105,17 @@ def test_mp4_has_every_frame_and_the_speed(film, tmp_path):
 
 
 def test_png_is_the_last_frame(film, tmp_path):
-    """The picture is the film's last one."""
+    """A PNG shows the film's last frame."""
     write(film[1], tmp_path / "tag.png")
     with Image.open(tmp_path / "tag.png") as png:
         np.testing.assert_array_equal(np.asarray(png), next(frames(film[1], [8])))
 
 
 def test_html_has_the_arrays_in_it(film, tmp_path):
-    """The page's data are the positions to 1/1000 of the square, null if absent."""
+    """The page contains the positions, and null for absent agents.
+
+    They are rounded to 1/1000 of the square.
+    """
     episode, scene = film
     write(scene, tmp_path / "tag.html", fps=25)
     data = json.loads(Page((tmp_path / "tag.html").read_text(encoding="utf-8")).scripts["application/json"])
@@ -118,7 +130,10 @@ def test_html_has_the_arrays_in_it(film, tmp_path):
 
 
 def test_html_needs_nothing_else_and_names_its_controls(film, tmp_path):
-    """No element loads anything, and every control has a name for screen readers."""
+    """The page loads nothing, and each control has a name.
+
+    Screen readers use the names.
+    """
     write(film[1], tmp_path / "tag.html")
     text = (tmp_path / "tag.html").read_text(encoding="utf-8")
     page = Page(text)
@@ -146,7 +161,7 @@ def test_html_data_cannot_end_the_script(tmp_path):
 
 @pytest.mark.parametrize("suffix", FORMATS)
 def test_every_format_draws_every_kind_of_layer(suffix, tmp_path):
-    """Each kind, shape, fill and line is written, absent ones too."""
+    """Each format draws each kind, shape, fill and line."""
     if suffix == ".mp4":
         pytest.importorskip("imageio_ffmpeg")
     write(every_layer(), tmp_path / f"all{suffix}")
@@ -157,7 +172,7 @@ def test_every_format_draws_every_kind_of_layer(suffix, tmp_path):
 
 @pytest.mark.parametrize("suffix", [*FORMATS, ".npz"])
 def test_failed_write_leaves_what_was_there(film, tmp_path, suffix, monkeypatch):
-    """If a write breaks off, the old file stays, and no other file remains."""
+    """A failed write keeps the old file and leaves no other."""
     if suffix == ".mp4":
         pytest.importorskip("imageio_ffmpeg")
     path = tmp_path / f"tag{suffix}"
@@ -180,7 +195,10 @@ def test_failed_write_leaves_what_was_there(film, tmp_path, suffix, monkeypatch)
 
 @pytest.mark.parametrize("suffix", FORMATS)
 def test_full_disk_is_an_error_in_every_format(film, tmp_path, suffix):
-    """Also where another program writes the file; the old one stays."""
+    """A full disk is an error in every format.
+
+    The file may be written by another program. The old file stays.
+    """
     if suffix == ".mp4":
         pytest.importorskip("imageio_ffmpeg").get_ffmpeg_exe()  # a sandbox may limit writes to /dev/null too
     path = tmp_path / f"tag{suffix}"
@@ -201,7 +219,10 @@ def test_full_disk_is_an_error_in_every_format(film, tmp_path, suffix):
     ids=["late", "at once", "missing"],
 )
 def test_ffmpeg_that_fails_is_quoted(film, tmp_path, monkeypatch, program, error, says):
-    """Its exit code counts, at whichever frame it ends."""
+    """The error of a failed FFmpeg has its message or exit code.
+
+    FFmpeg may end at any frame.
+    """
     pytest.importorskip("imageio_ffmpeg")
     ffmpeg = tmp_path / "ffmpeg"
     if program is not None:
@@ -214,7 +235,10 @@ def test_ffmpeg_that_fails_is_quoted(film, tmp_path, monkeypatch, program, error
 
 
 def test_write_errors_name_what_is_known(film, tmp_path, monkeypatch):
-    """Unknown suffix, bad speed, missing package (with install line) are refused."""
+    """Unknown suffixes, bad speeds and missing packages raise.
+
+    The error of a missing package has its install line.
+    """
     with pytest.raises(ConfigError, match=r"unknown format '.avi' .* known are .gif, .html, .mp4, .png"):
         write(film[1], tmp_path / "tag.avi")
     for fps in (0, MAX_FPS + 1):
@@ -236,7 +260,7 @@ def run(*arguments: str) -> Any:
 
 
 def test_command_writes_the_format_of_the_suffix(tmp_path):
-    """Tag is played with a config from the command line, and the page shows it."""
+    """The command plays Tag with the given config, as a page."""
     out = tmp_path / "tag.html"
     result = run(
         "tag_continuous", "--out", str(out), "--backend", "cpu", "--steps", "3", "--seed", "4", "--n-envs", "2",
@@ -255,7 +279,7 @@ def test_command_writes_the_format_of_the_suffix(tmp_path):
 
 @pytest.mark.parametrize("env", ENVS)
 def test_command_plays_every_environment(env, tmp_path):
-    """Three random steps of each environment give a page with the frames."""
+    """The command plays three steps of each environment."""
     result = run(env, "--out", str(tmp_path / "film.html"), "--backend", "cpu", "--steps", "3")
     assert result.exit_code == 0, result.output
     data = json.loads(Page((tmp_path / "film.html").read_text(encoding="utf-8")).scripts["application/json"])
@@ -264,7 +288,10 @@ def test_command_plays_every_environment(env, tmp_path):
 
 
 def test_command_saves_the_episode(tmp_path):
-    """With .npz the episode itself is written, of the first backend that is available."""
+    """With `.npz`, the command saves the episode itself.
+
+    Without --backend it uses the first available one.
+    """
     result = run("cartpole", "--out", str(tmp_path / "cartpole.npz"))
     assert result.exit_code == 0, result.output
     episode = Episode.load(tmp_path / "cartpole.npz")
@@ -286,7 +313,7 @@ def test_command_saves_the_episode(tmp_path):
     ],
 )
 def test_command_errors_name_what_is_known(arguments, message, tmp_path):
-    """Wrong arguments give one line with valid ones, and exit code 1."""
+    """A wrong argument gives one line with the valid ones."""
     result = run(*arguments, "--out", str(tmp_path / "film.html"))
     assert result.exit_code == 1
     assert message in result.output
@@ -294,7 +321,7 @@ def test_command_errors_name_what_is_known(arguments, message, tmp_path):
 
 
 def test_command_refuses_an_unknown_suffix_before_it_plays(tmp_path):
-    """Nothing is stepped for a file that could not be written."""
+    """An unknown suffix is refused before the first step."""
     result = run("cartpole", "--out", str(tmp_path / "film.avi"))
     assert result.exit_code == 1
     assert "backend" not in result.output

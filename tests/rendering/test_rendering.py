@@ -34,7 +34,7 @@ from warpdrive_min.rendering.scene import MAX_SERIES, numbers, rectangle
 
 
 def episode_of(env: Any, n_frames: int, **arrays: Any) -> Episode:
-    """Return an episode of an environment with one agent, made by hand."""
+    """Return a hand-made episode of an environment with one agent."""
     given = {name: np.asarray(values) for name, values in arrays.items()}
     rewards = np.ones((n_frames, 1), np.float32)
     rewards[0] = 0
@@ -49,7 +49,7 @@ def episode_of(env: Any, n_frames: int, **arrays: Any) -> Episode:
 
 @on_every_backend
 def test_record_equals_stepping_by_hand(backend):
-    """Every array of every frame equals the same wrapper's, stepped by hand."""
+    """A recorded episode equals the same steps by hand."""
     n_steps = 3 if is_simulated(backend) else 12
     wrapper = started(num_envs=2, env_backend=backend)
     episode = record(wrapper, random_policy(wrapper, 5), n_steps, env_id=1)
@@ -72,7 +72,7 @@ def test_record_equals_stepping_by_hand(backend):
 
 
 def test_record_copies_to_the_host_once(monkeypatch):
-    """One `Tensor.cpu` call copies everything in one buffer; no flag is read before."""
+    """A recording copies to the host once, without earlier synchronisation."""
     wrapper = started()
     policy = random_policy(wrapper, 5)
     copies = []
@@ -95,7 +95,7 @@ def test_record_copies_to_the_host_once(monkeypatch):
 
 
 def test_record_ends_with_the_episode():
-    """The last frame is the first with ``_done_``, though the wrapper steps further."""
+    """A recording ends at the first ``_done_``."""
     episode = recorded(CartPole())
     n_steps = episode.n_frames - 1
     assert 5 < n_steps < 100, "a random policy drops the pole early"
@@ -107,7 +107,10 @@ def test_record_ends_with_the_episode():
 
 @pytest.mark.parametrize(("n_steps", "outcome"), [(4, ""), (7, "truncated"), (20, "truncated")])
 def test_record_has_a_frame_for_each_step_and_one_before(n_steps, outcome):
-    """An episode of 7 steps has 8 frames at most, and 5 after 4 steps."""
+    """A recording has a frame per step, and the start.
+
+    An episode of 7 steps has 8 frames at most, and 5 after 4 steps.
+    """
     config = {**TAG, "runner_exits_game_after_tagged": False, "episode_length": 7}
     episode = recorded(TagContinuous(**config), n_steps)
     assert episode.n_frames == min(n_steps, 7) + 1
@@ -116,7 +119,10 @@ def test_record_has_a_frame_for_each_step_and_one_before(n_steps, outcome):
 
 
 def test_record_says_where_it_comes_from():
-    """Name, config, backend and 64-bit seed are the wrapper's, also mid-episode."""
+    """A recording has the wrapper's name, config, backend and seed.
+
+    The recording begins in the middle of an episode; the seed has 64 bits.
+    """
     wrapper = EnvWrapper(TagContinuous(**TAG), num_envs=2, seed=2**63 + 5)
     wrapper.reset()
     policy = random_policy(wrapper)
@@ -130,7 +136,10 @@ def test_record_says_where_it_comes_from():
 
 
 def test_record_keeps_only_named_arrays_and_what_says_how_it_went():
-    """With names, observations stay on the device."""
+    """A recording has only named arrays and those of the outcome.
+
+    With names, observations stay on the device.
+    """
     wrapper = started()
     episode = record(wrapper, random_policy(wrapper), 2, arrays=["loc_x"])
     assert episode.arrays.keys() == {"loc_x", "rewards", "terminated", "truncated", "_timestep_", "_done_"}
@@ -161,7 +170,7 @@ def test_record_errors_name_the_rule(monkeypatch):
 
 
 def test_episode_is_loaded_as_it_was_saved(tmp_path):
-    """Arrays with their dtypes and everything else come back."""
+    """A loaded episode equals the saved one, dtypes included."""
     episode = recorded(n_steps=5)
     episode.save(tmp_path / "new" / "tag.npz")
     loaded = Episode.load(tmp_path / "new" / "tag.npz")
@@ -189,7 +198,10 @@ def test_episode_errors_name_the_file(tmp_path):
 
 
 def test_tag_scene_shows_who_is_where():
-    """Each agent is in one layer per frame: tagger, runner, or cross once tagged."""
+    """Tag's scene has each agent in one layer per frame.
+
+    Tagger, runner, or cross once tagged.
+    """
     env = TagContinuous(**TAG)
     episode = recorded(env)
     scene = env.scene(episode)
@@ -212,7 +224,7 @@ def test_tag_scene_shows_who_is_where():
 
 
 def test_tag_scene_tells_agents_apart_without_colour():
-    """Taggers, runners, tagged ones differ in shape; fill and trail differ too."""
+    """Tag's layers differ in shape and style, not only colour."""
     env = TagContinuous(**TAG)
     looks = {layer.label: layer for layer in env.scene(recorded(env, 2)).layers if isinstance(layer, Markers)}
     assert len({layer.shape for layer in looks.values()}) == 3
@@ -223,7 +235,10 @@ def test_tag_scene_tells_agents_apart_without_colour():
 
 
 def test_cartpole_scene_is_the_worked_one():
-    """A pole at 30 degrees on a cart at 1 m ends at (1.5, 0.15 + sqrt(3) / 2)."""
+    """CartPole's scene has the pole where geometry puts it.
+
+    A pole at 30 degrees on a cart at 1 m ends at (1.5, 0.15 + sqrt(3) / 2).
+    """
     env = CartPole()
     state = np.zeros((2, 1, 4), np.float32)
     state[1, 0] = [1, 0, np.pi / 6, 0]
@@ -240,14 +255,17 @@ def test_cartpole_scene_is_the_worked_one():
 
 
 def shown(config: Any, draw: Callable[..., Scene], *arguments: Any, n_frames: int = 2, **arrays: Any) -> dict[str, Any]:
-    """Return the labelled layers of a scene drawn of an episode made by hand."""
+    """Return the labelled layers of a hand-made episode's scene."""
     env = types.SimpleNamespace(name="by hand")
     scene = draw(config, episode_of(env, n_frames, **arrays), *arguments)
     return {layer.label: layer for layer in scene.layers if not isinstance(layer, Text) and layer.label}
 
 
 def test_acrobot_scene_is_the_worked_one():
-    """A quarter turn ends at (1, 0); the second link stands on it."""
+    """Acrobot's scene has the links where geometry puts them.
+
+    A quarter turn ends at (1, 0); the second link stands on it.
+    """
     state = np.zeros((2, 1, 4), np.float32)
     state[1, 0, :2] = np.pi / 2
     layers = shown(AcrobotConfig(), draw_acrobot, state=state)
@@ -257,7 +275,10 @@ def test_acrobot_scene_is_the_worked_one():
 
 
 def test_pendulum_scene_is_the_worked_one():
-    """Angle 0 stands up; half of the torque is an arc of 3 pi / 4."""
+    """Pendulum's scene has rod and torque where geometry puts them.
+
+    Angle 0 stands up; half of the torque is an arc of 3 pi / 4.
+    """
     state = np.zeros((2, 1, 2), np.float32)
     state[1, 0, 0] = np.pi / 2
     layers = shown(PendulumConfig(), draw_pendulum, state=state, sampled_actions=np.array([[[0.0]], [[1.0]]]))
@@ -269,7 +290,10 @@ def test_pendulum_scene_is_the_worked_one():
 
 
 def test_mountain_car_scene_is_the_worked_one():
-    """The goal is on the hill; in the valley the arrow is level."""
+    """The mountain car's scene has its goal and push.
+
+    The goal is on the hill; in the valley the arrow is level.
+    """
     state = np.full((2, 1, 2), -np.pi / 6, np.float32)
     layers = shown(MountainCarConfig(), draw_mountain_car, np.array([0.0, -1.0]), state=state)
     np.testing.assert_allclose(layers["goal"].y[0, 0], 0.45 * np.sin(1.5) + 0.55)
@@ -283,7 +307,10 @@ def test_mountain_car_scene_is_the_worked_one():
 
 
 def test_gridworld_scene_keeps_everyone_in_their_cell_and_crosses_the_tagged_runner():
-    """Two taggers share a cell side by side; the runner ends as a cross."""
+    """The grid's scene has each agent in its cell.
+
+    Two taggers share a cell next to each other; the tagged runner becomes a cross.
+    """
     cells = np.array([[5, 5, 0], [5, 4, 0], [0, 4, 0]], np.int32)
     layers = shown(
         TagGridWorldConfig(num_taggers=2), draw_gridworld, n_frames=3,
@@ -297,7 +324,10 @@ def test_gridworld_scene_keeps_everyone_in_their_cell_and_crosses_the_tagged_run
 
 
 def test_environment_without_a_scene_shows_what_it_observes():
-    """Agent 0's features and score have a lane each; the height follows the value."""
+    """An environment without a scene gets its observations as lines.
+
+    Agent 0's features and score have a lane each; the height follows the value.
+    """
     episode = recorded(n_steps=6)
     scene = scene_of(object(), episode)
     texts = [layer.texts for layer in scene.layers if isinstance(layer, Text)]
@@ -317,13 +347,13 @@ def test_rectangle_turns_about_its_middle():
 
 
 def test_numbers_are_read_with_as_many_decimals_as_they_need():
-    """Integers have none, others two, and zero has no minus."""
+    """Integers print without decimals, other numbers with two."""
     assert numbers(np.array([0.0, -3.0])) == ["0", "-3"]
     assert numbers(np.array([-0.001, 2.5])) == ["0.00", "2.50"]
 
 
 def test_scene_refuses_layers_of_another_length():
-    """A layer has a row for each frame, or one; a reading a text for each."""
+    """A scene refuses layers of another number of frames."""
     base: dict[str, Any] = {"title": "T", "subtitle": "", "x_range": (0, 1), "y_range": (0, 2), "n_frames": 3}
     line = Line(x=np.zeros((2, 2)), y=np.zeros((1, 2)))
     with pytest.raises(DataError, match=r"layer Path must have 3 frames, or 1 \(got \[2, 1\]\)"):

@@ -1,1 +1,1 @@
-"""The test suite."""
+"""Tests of training."""

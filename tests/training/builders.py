@@ -1,4 +1,4 @@
-"""Shared by training tests: run configs, wrappers, trainers, and a run's state."""
+"""Shared by training tests: run configs, trainers, and run states."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ FAST = [each for each in BACKENDS_HERE if not is_simulated(each.values[0])]
 
 
 def need_interpreter() -> None:
-    """Skip tests that need Triton's interpreter: with a GPU kernels are compiled."""
+    """Skip a test of Triton's interpreter if a GPU is available."""
     if torch.cuda.is_available():
         pytest.skip("Triton's kernels are interpreted where there is no GPU")
 
@@ -122,7 +122,7 @@ def run_config(policies, n_envs=4, n_steps=6, backend="cpu", *, basedir="unused"
 
 
 def make_trainer(env, policies, backend="cpu", *, n_envs=4, seed=7, wrapper=None, folder="run", **given) -> Trainer:
-    """Return a quiet trainer of an environment; see `run_config` for the rest."""
+    """Return a quiet trainer; `run_config` explains the arguments."""
     arguments = {"policies": given.pop("agents", None), "layout": given.pop("layout", None)}
     given["trainer"] = {"seed": seed} | (given.get("trainer") or {})
     config = run_config(policies, n_envs, backend=backend, **given)
@@ -133,13 +133,16 @@ def make_trainer(env, policies, backend="cpu", *, n_envs=4, seed=7, wrapper=None
 
 
 def make_run(run, backend="cpu", **given) -> Trainer:
-    """Return a trainer of one of `RUNS`, given by its name, or of a run like those."""
+    """Return a trainer of a run in `RUNS`, or a similar one."""
     env, env_config, policies = RUNS[run] if isinstance(run, str) else run
     return make_trainer(ENVS[env](**env_config), policies, backend, **given)
 
 
 def require_same_weights(one: Trainer, other: Trainer, before: dict[str, torch.Tensor], within: float) -> None:
-    """Check that two trainers learned the same within rounding, and all has changed."""
+    """Check that two trainers learned the same, within rounding.
+
+    Every weight must differ from its value before.
+    """
     taught = [weights(trainer) for trainer in (one, other)]
     for name, weight in taught[0].items():
         assert not torch.equal(weight, before[name]), name
@@ -147,7 +150,7 @@ def require_same_weights(one: Trainer, other: Trainer, before: dict[str, torch.T
 
 
 def require_that_it_goes_on(whole: Trainer, first: Trainer, second: Trainer) -> None:
-    """Check that a run resumed after two iterations equals one of four."""
+    """Check that a resumed run equals an uninterrupted one."""
     whole.train(4)
     first.train(2)
     first.save_checkpoint()
@@ -181,7 +184,7 @@ def make_buffer(n_steps, n_envs, n_agents, n_truncated=1, n_features=1, n_types=
 
 
 def make_group(config: PolicyConfig, models, space, buffer) -> PolicyGroup:
-    """Return a policy "p" that learns from a buffer, without a wrapper."""
+    """Return a policy "p" that learns from a buffer."""
     n_envs, n_agents = buffer.rewards.shape[1:]
     timestep = torch.zeros(n_envs, dtype=torch.int32, device=buffer.rewards.device)
     arrays = SimpleNamespace(space=space, rewards=buffer.rewards[0], timestep=timestep, n_agents=n_agents)
@@ -227,7 +230,7 @@ def learn(algorithm, buffer) -> None:
 
 @contextlib.contextmanager
 def refused(what, got=..., error=ConfigError):
-    """Expect an error about a thing and a value, by its fields."""
+    """Expect an error with this subject and value."""
     with pytest.raises(error) as caught:
         yield
     assert (caught.value.what, caught.value.got) == (what, got)
@@ -283,6 +286,6 @@ def fingerprint(trainer) -> str:
 
 
 def differences(first, second) -> list[str]:
-    """Return the names of tensors that differ in a bit, or exist only once."""
+    """Return names of tensors that differ, or exist only once."""
     arrays = ({name: tensor.cpu() for name, tensor in each.items()} for each in (first, second))
     return sorted((first.keys() ^ second.keys()) | set(differing(*arrays)))

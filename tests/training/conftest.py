@@ -22,12 +22,12 @@ def _closed_trainers():
 
 @pytest.fixture(autouse=True)
 def _alone(_one_thread):
-    """Train on one thread: other tests cover shared work, or request threads."""
+    """Train on one thread; other tests request more."""
 
 
 @pytest.fixture(autouse=True)
 def _interpreted(monkeypatch):
-    """Fix Triton's interpreter (3.6): loops to a row count, and float32 products.
+    """Mend Triton's interpreter (3.6): loops and float32 products.
 
     Row counts are arrays of one there, and NumPy counts by 0-d arrays only. Every product of float32 counts as exact.
     """

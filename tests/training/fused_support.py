@@ -29,7 +29,7 @@ def fits(rule, n_features, hidden, n_outputs, precision="fp32") -> bool:
 
 
 def interpret(monkeypatch) -> None:
-    """Train on a CPU through interpreted Triton kernels; skip if they are compiled."""
+    """Train through interpreted Triton kernels, or skip the test."""
     need_interpreter()
     monkeypatch.setattr(available, "why_no_cpp", lambda: "needs a C++ compiler")
     monkeypatch.setattr(available, "why_no_triton", lambda device: None)
@@ -51,7 +51,7 @@ def network(*sizes) -> tuple[torch.Tensor, ...]:
 
 
 def gradients(evaluate, x, weights, d_out, dtype=torch.float32, *, needs_x=True) -> list[torch.Tensor]:
-    """Return the outputs, and the gradients of the weights, then of the inputs."""
+    """Return outputs, then gradients of weights and inputs."""
     x, d_out, *weights = (each.to(dtype, copy=True) for each in (x, d_out, *weights))
     leaves = [weight.requires_grad_() for weight in weights] + ([x.requires_grad_()] if needs_x else [])
     out = evaluate(x, tuple(weights))

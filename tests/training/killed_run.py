@@ -1,4 +1,4 @@
-"""Train small runs in processes that are killed at random moments and resumed.
+"""Kill small runs at random moments, and resume them.
 
 ``python -m tests.training.killed_run FOLDER N_ITERATIONS N_KILLS RUN...`` prints the progress of each process. With
 ``--ranks 2`` each run has two ranks, and their launcher is killed; with ``--fresh`` processes are not forked but start
@@ -36,14 +36,17 @@ PROGRAM = "tests.training.killed_run"
 ENDING_S = 10.0
 """Longest life of any process after its parent was killed, s."""
 AS_ONE_PROCESS = "go-on"
-"""First argument of a process that resumes a run, and is killed."""
+"""First argument of a process that resumes a run."""
 
 Start = Callable[[int, bool], int]
-"""Function that starts a process up to an iteration; returns its process id."""
+"""Function that starts a process and returns its id."""
 
 
 def go_on(folder: Path, name: str, n_iterations: int, waits: bool = False) -> None:
-    """Train from the latest checkpoint to an iteration; then wait for a kill, if set."""
+    """Train from the latest checkpoint to an iteration.
+
+    With ``waits`` it then waits for a kill.
+    """
     with process_group("cpu") as world:
         trainer = make_run(name, basedir=folder, model_params_save_freq=1)
         if world.agreed(checkpoint.latest(trainer.folder / "checkpoints") is not None):
@@ -72,7 +75,7 @@ def forked(folder: Path, name: str, n_ranks: int, n_iterations: int, waits: bool
 
 
 def fork_ranks(n: int, work: Callable[[], None]) -> None:
-    """Work in forked ranks; end when they have, with their exit code."""
+    """Work in forked ranks, and end with their exit code."""
     with socket.socket() as unused:
         unused.bind(("localhost", 0))
         port = unused.getsockname()[1]
@@ -108,7 +111,10 @@ def as_one_process(folder: str, name: str, n_iterations: str, waits: str, n_rank
 
 
 def kill_and_go_on(folder: Path, start: Start, n_iterations: int, n_kills: int, most_s: float) -> list[int]:
-    """Return the saved iterations at each kill, ``most_s`` after a checkpoint at most."""
+    """Return the saved iterations at each kill.
+
+    A kill comes ``most_s`` after a checkpoint at most.
+    """
     chance = random.Random(0)
     killed_at: list[int] = []
     for part in range(1, n_kills + 2):
@@ -133,7 +139,10 @@ def kill_and_go_on(folder: Path, start: Start, n_iterations: int, n_kills: int, 
 
 
 def start_with_pipe(start: Start, n_iterations: int, waits: bool) -> tuple[int, int]:
-    """Return a process and a pipe that ends with it and its children."""
+    """Return a process, and a pipe that closes with it.
+
+    The pipe stays open while the process or a child lives.
+    """
     ended, held = os.pipe()
     own = os.dup(1)
     os.dup2(held, 1)  # all inherit the standard output
@@ -146,7 +155,10 @@ def start_with_pipe(start: Start, n_iterations: int, waits: bool) -> tuple[int, 
 
 
 def n_saved(folder: Path) -> int:
-    """Return the iterations of a folder's latest checkpoint; a child may write there."""
+    """Return the iteration of a folder's latest checkpoint.
+
+    A child may write there at the same time.
+    """
     walk = os.walk(folder)  # unlike a glob, it skips a folder that disappears
     names = [checkpoint.NAME.fullmatch(name) for _, subfolders, _ in walk for name in subfolders]
     return max((int(name[1]) for name in names if name), default=0)
@@ -160,7 +172,7 @@ def wait_for_more_than(n_before: int, folder: Path, limit_s: float = 60.0) -> No
 
 
 def check_equal(folder: Path, want_folder: Path, n_iterations: int) -> None:
-    """Check that two runs have equal bits and metrics, and no other files."""
+    """Check that two runs are bit-identical, without temporary files."""
     runs = [next(each.glob("**/checkpoints")).parent for each in (folder, want_folder)]
     (got, header), (want, _) = (checkpoint.load(run / "checkpoints") for run in runs)
     rows, want_rows = map(rows_in, runs)
@@ -174,7 +186,7 @@ def check_equal(folder: Path, want_folder: Path, n_iterations: int) -> None:
 
 
 def main() -> None:
-    """Train the named runs in own folders, with kills and again without."""
+    """Train the named runs with kills, and again without."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("n_iterations", type=int)

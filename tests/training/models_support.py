@@ -1,4 +1,4 @@
-"""Shared by tests of models: small models, observations, and a user's model."""
+"""Shared by model tests: small models, observations, a user's model."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def observations(*leading: int) -> torch.Tensor:
 
 
 def in_torch(x, weights, activation) -> torch.Tensor:
-    """Return the outputs of torch's own layers, in the precision of the inputs."""
+    """Return the outputs of torch's own layers."""
     for weight, bias in zip(weights[::2], weights[1::2], strict=True):
         x = x @ weight.to(x.dtype).T + bias.to(x.dtype)
         x = x if bias is weights[-1] else getattr(torch, activation)(x)

@@ -17,7 +17,10 @@ from warpdrive_min.training.actions import ActionSpace
     "spaces", [(Discrete, MultiDiscrete), (gymnasium.spaces.Discrete, gymnasium.spaces.MultiDiscrete)]
 )
 def test_discrete_spaces_have_a_logit_for_each_choice(spaces):
-    """5 choices have 5 outputs, types of 3 and 4 have 7, as in Gymnasium."""
+    """A discrete space has a logit for each choice.
+
+    5 choices have 5 outputs, types of 3 and 4 have 7, as in Gymnasium.
+    """
     one, several = spaces[0](5), spaces[1]([3, 4])
     assert ActionSpace.of(one) == ActionSpace((5,), 1)
     assert ActionSpace.of(one).n_outputs == 5
@@ -27,7 +30,10 @@ def test_discrete_spaces_have_a_logit_for_each_choice(spaces):
 
 
 def test_box_is_flattened_with_bounds_of_each_type():
-    """Shape (2, 3) has six types; scalar bounds repeat, arrays stay in order."""
+    """A box is flattened, with bounds for each type.
+
+    Shape (2, 3) has six types; scalar bounds repeat, arrays stay in order.
+    """
     got = ActionSpace.of(Box(-2.0, 2.0, (2, 3)))
     assert got == ActionSpace((), 6, (-2.0,) * 6, (2.0,) * 6)
     assert got.is_continuous
@@ -64,6 +70,6 @@ def test_equal_spaces_are_one_key():
     ],
 )
 def test_space_that_says_too_little_or_too_much_is_refused(make, match):
-    """Choices or bounds, one for each type, in order."""
+    """Spaces must have choices or bounds, one for each type."""
     with pytest.raises(ConfigError, match=match):
         make()

@@ -1,4 +1,4 @@
-"""A2C and PPO: one batch update against float64, and the choice of rows and steps."""
+"""A2C and PPO: one update against float64, and its rows."""
 
 from __future__ import annotations
 
@@ -49,7 +49,10 @@ def make_model(space, seed=0, **given):
 
 
 def make_batch(space, model, *, is_masked=False, drift=0.0, seed=0, n_envs=E):
-    """Return a rollout of noise with both kinds of ends; ``model`` acted at ``drift``."""
+    """Return a random rollout, with both kinds of ends.
+
+    ``model`` acted, with log-probabilities off by ``drift``.
+    """
     generator = torch.Generator().manual_seed(seed)
 
     def noise(*shape):
@@ -106,7 +109,10 @@ def plain_returns(batch, values, cut_values, gamma, lam):
 
 
 def warpdrive_returns(batch, values, gamma):
-    """Return WarpDrive's: every end counts, the last value replaces the last reward."""
+    """Return WarpDrive's advantages and returns.
+
+    Every end counts, the last value replaces the last reward.
+    """
     ends = (batch.terminated | batch.truncated)[..., None].double()
     returns = torch.zeros_like(batch.rewards)
     returns[-1] = ends[-1] * batch.rewards[-1] + (1 - ends[-1]) * values[T - 1]
@@ -116,13 +122,16 @@ def warpdrive_returns(batch, values, gamma):
 
 
 def normalised(x, per_row=False):
-    """Return ``(x - mean) / std`` of each step, or of all."""
+    """Return ``(x - mean) / std``, per step or over all."""
     dims = (1, 2) if per_row else (0, 1, 2)
     return (x - x.mean(dims, keepdim=True)) / x.std(dims, keepdim=True)
 
 
 def plain_update(kind, settings, model, batch, space, *, compat=False):
-    """Update a float64 model as in the papers; return metrics and the last gradient."""
+    """Update a float64 model by the papers' formulas.
+
+    Returns metrics, the last gradient, and the number of steps.
+    """
     names = ("observations", "rewards", "log_probs", "truncated_observations")
     doubles = {name: getattr(batch, name).double() for name in names}
     batch = replace(batch, **doubles, actions=batch.actions.double() if space.is_continuous else batch.actions)
@@ -232,7 +241,10 @@ WAYS = {
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("case", CASES)
 def test_update_equals_plain_float64(case, way, monkeypatch):
-    """Metrics, last gradient and all weights follow the formulas, at once or in parts."""
+    """One update equals the formulas in float64.
+
+    Metrics, last gradient and all weights, at once or in parts.
+    """
     network, max_rows = WAYS[way]
     kind, space, given = CASES[case]
     given, in_one_pass = dict(given), "pass" in way
@@ -275,7 +287,7 @@ def test_update_equals_plain_float64(case, way, monkeypatch):
 
 
 class Known(torch.nn.Module):
-    """Model whose value is an observation's first entry; it learns its logits."""
+    """Model whose value is an observation's first entry."""
 
     def __init__(self, n_outputs=5):
         super().__init__()
@@ -314,9 +326,10 @@ def counted(algorithm):
     [(-1, [1], 5), (2.0, [1], 2), (1.0, [0, 4], 2), (0.5, [2], 0), (0.5, [1, 2], 1), (9.0, [1], 5), (2.0, [], 6)],
 )
 def test_negatives_are_drawn_for_the_positives(ratio, positive, n_negative):
-    """Successes count, and ``ratio`` times that number of others, rounded down.
+    """Environments without success are sampled by the ratio.
 
-    Others are random, from six environments. All count if there are too few others or no success, or if it is off.
+    Successes count, and ``ratio`` times that number of others, rounded down. Others are random, from six
+    environments. All count if there are too few others or no success, or if it is off.
     """
     batch = known_batch([0.0] * 3, [1.0, 2.0], n_envs=6)
     batch.successes[0, positive] = 1
@@ -336,7 +349,7 @@ def test_negatives_are_drawn_for_the_positives(ratio, positive, n_negative):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_only_environments_that_count_are_learnt_from(kind):
-    """Gradient and metrics ignore the other environments, also in normalisation."""
+    """Only sampled environments affect gradient, metrics and normalisation."""
     model = make_model(DISCRETE)
     batch = make_batch(DISCRETE, model, n_envs=6, drift=0.2)
     batch.successes[2, [1, 4]] = 1
@@ -356,7 +369,10 @@ def test_only_environments_that_count_are_learnt_from(kind):
 
 
 def test_minibatches_without_a_row_that_counts_are_harmless():
-    """One row of eight counts: three of four minibatches add nothing."""
+    """Minibatches without a sampled row add nothing.
+
+    One row of eight counts, in one of four minibatches.
+    """
     batch = known_batch([1.0, 2.0], [1.0], n_envs=8)
     batch.successes[0, 5] = 1
     model = Known()

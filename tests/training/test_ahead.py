@@ -25,7 +25,10 @@ class Kernel:
 
 
 def test_rehearsed_launches_only_compile():
-    """After the rehearsal they run, also after an error in it."""
+    """Rehearsed launches only compile, and later ones run.
+
+    This holds after an error in the rehearsal too.
+    """
     kernel = Kernel()
 
     def fail():
@@ -39,7 +42,7 @@ def test_rehearsed_launches_only_compile():
 
 
 def test_nothing_is_rehearsed_on_a_cpu():
-    """Its kernels are no Triton kernels."""
+    """Nothing is rehearsed on a CPU, without Triton kernels."""
     with ahead.compiled(torch.device("cpu"), lambda: pytest.fail("rehearsed")):
         pass
 
@@ -47,7 +50,7 @@ def test_nothing_is_rehearsed_on_a_cpu():
 @pytest.mark.gpu
 @pytest.mark.parametrize("backend", ON_GPU)
 def test_no_kernel_compiles_after_construction(backend, tmp_path, monkeypatch):
-    """CartPole's PPO compiles seven; training and evaluation find them loaded."""
+    """All kernels of CartPole's PPO compile in the constructor."""
     from triton.runtime.jit import JITFunction
 
     from warpdrive_min.training.paths.triton import adam_kernels, learning_kernels, narrow_kernels, rows_kernels

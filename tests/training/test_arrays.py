@@ -1,4 +1,4 @@
-"""Arrays of agents: a policy's rows, and policies that share an action array."""
+"""Arrays of a policy's agents, and policies with shared arrays."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def arrays_of(wrapper, policies):
 
 
 def test_arrays_read_and_write_the_agents_rows():
-    """Rows leave in the policy's order and return to their places, on either axis."""
+    """A policy reads and writes its agents' rows, on either axis."""
     odd, even = arrays_of(start(), SPLIT).values()
     assert (odd.n_agents, even.n_agents, even.n_features, even.suffix) == (1, 2, 2, "")
     seen = torch.zeros(2, 2, 2)
@@ -52,7 +52,7 @@ def test_arrays_read_and_write_the_agents_rows():
 
 
 def test_rows_are_picked_only_where_they_differ():
-    """Agents in order and separate arrays need no index; another order does."""
+    """Rows are indexed only if their order differs."""
     wrapper = start()
     assert arrays_of(wrapper, {"shared": [0, 1, 2]})["shared"].rows is None
     assert arrays_of(wrapper, {"shared": [0, 2, 1]})["shared"].rows.tolist() == [0, 2, 1]
@@ -62,7 +62,10 @@ def test_rows_are_picked_only_where_they_differ():
 
 
 def test_agents_of_a_role_share_arrays():
-    """Governors share a set, the government has its own; no policy has both."""
+    """Agents of a role share arrays; no policy has two roles.
+
+    Governors share a set, the government has its own.
+    """
     wrapper = EnvWrapper(Covid19Economy(episode_length=5), num_envs=2)
     wrapper.reset()
     policies = {"east": range(1, 51, 2), "government": [51], "west": range(0, 51, 2)}
@@ -80,7 +83,7 @@ def test_agents_of_a_role_share_arrays():
 
 
 def samplers(wrapper, part="model"):
-    """Make two policies' samplers; the one of even agents has its network as ``part``."""
+    """Return two policies' samplers; ``part`` names one's network."""
     parts = {"odd": "model", "even": part}
     groups = [
         PolicyGroup(name, PolicyConfig(), each, {parts[name]: None}) for name, each in arrays_of(wrapper, SPLIT).items()
@@ -89,7 +92,10 @@ def samplers(wrapper, part="model"):
 
 
 def test_agents_of_a_policy_have_the_same_actions():
-    """Others raise with the policy's name; separate policies may differ on own arrays."""
+    """A policy's agents need equal action spaces.
+
+    Others raise with the policy's name; separate policies may differ on own arrays.
+    """
     wrapper = start()
     wrapper.env.action_space = {0: Discrete(3), 1: Discrete(2), 2: Discrete(3)}
     with refused("policy 'shared'", got=dict(enumerate(ActionSpace((n,), 1) for n in (3, 2, 3)))):
@@ -100,20 +106,23 @@ def test_agents_of_a_policy_have_the_same_actions():
 
 
 def test_policies_at_one_array_explore_in_one_way():
-    """DDPG's noise and drawn actions cannot share an array."""
+    """Policies that share an array must explore in the same way."""
     with refused(SHARING, "DDPG for even"):
         samplers(start(), "actor")
 
 
 def test_missing_observations_are_named():
-    """Without its array a policy cannot see."""
+    """A policy without its observations array raises, naming it."""
     with refused("training"):
         arrays_of(start(policies={"even": [0, 2], "odd": [1]}), SPLIT)
 
 
 @pytest.mark.parametrize("saved", [[False, "first"], [False, "last"], [True, "first"], [True, "last"]])
 def test_layouts_are_those_that_checkpoints_name(saved):
-    """Each is found by its entry in a header; only the core's is its own."""
+    """A layout is found by its entry in a checkpoint.
+
+    Only the core's is its own.
+    """
     layout = saved_layout(saved)
     assert list(layout.saved) == saved
     assert (type(layout) is SharedLayout) == (saved == [False, "first"])

@@ -88,7 +88,7 @@ def _frozen():
 
 @pytest.mark.parametrize("name", CASES)
 def test_memory_model_predicts_a_larger_trainer(name):
-    """Small probes predict permanent memory within 4 %, and bound temporary memory."""
+    """Small probes predict memory: permanent within 4 %, temporary bounded."""
     case = CASES[name]
     want = MemoryModel(case.config, case.wrapper).parts(case.n_envs)
     before = live_storages()
@@ -102,7 +102,7 @@ def test_memory_model_predicts_a_larger_trainer(name):
 
 
 def test_memory_model_finds_the_largest_number():
-    """One more would not fit; DDPG's buffer is a limit too."""
+    """The memory model finds the largest number that fits."""
     case = CASES["A2C"]
     model = MemoryModel(case.config, case.wrapper)
     free = 10_000_000
@@ -134,9 +134,10 @@ def scaled(monkeypatch: pytest.MonkeyPatch, rates: list[float | Exception], **op
 
 
 def test_search_ends_where_more_gain_little(monkeypatch):
-    """310 and 305 are not 5 % above 300: 1,024 is skipped.
+    """The search ends where more environments gain little.
 
-    64 has 90 % of 310, and 32 has not. Steps of a rollout stay 40, so the batch is 40 times the environments.
+    310 and 305 are not 5 % above 300: 1,024 is skipped. 64 has 90 % of 310, and 32 has not. Steps of a rollout stay
+    40, so the batch is 40 times the environments.
     """
     seen = []
     scaling = scaled(monkeypatch, [100, 190, 300, 310, 305, math.inf], on_point=seen.append)
@@ -147,7 +148,10 @@ def test_search_ends_where_more_gain_little(monkeypatch):
 
 
 def test_search_ends_where_memory_does(monkeypatch, caplog):
-    """A misfit ends the search; at the first point it is an error."""
+    """The search ends at the first number that does not fit.
+
+    At the first point it is an error.
+    """
     full = DeviceMemoryError("full")
     scaling = scaled(monkeypatch, [100, 190, full])
     assert [point.num_envs for point in scaling.points] == [16, 32]
@@ -158,7 +162,10 @@ def test_search_ends_where_memory_does(monkeypatch, caplog):
 
 @pytest.mark.parametrize("name", ["PPO, reset pool", "DDPG", "two policies"])
 def test_search_measures_and_changes_nothing(name, tmp_path, monkeypatch):
-    """Real trainers, doubled until memory ends; no file, and an unchanged config."""
+    """The search doubles until memory ends, without changing anything.
+
+    Real trainers; no file, and an unchanged config.
+    """
     monkeypatch.chdir(tmp_path)
     case = CASES[name]
     config, before = case.config, case.config.to_dict()

@@ -51,7 +51,7 @@ LAYERS = {"fc_dims": (8,), "activation": "tanh", "init_method": "xavier"}
 
 
 def make_algorithm(batch):
-    """Return PPO with a centralised critic on a batch of one policy, in one step."""
+    """Return PPO with a centralised critic, for one update."""
     torch.manual_seed(SEED)
     critic = CentralisedCriticConfig(**LAYERS)
     few = {"n_epochs": 1, "n_minibatches": 1, "gamma": 0.9, "clip_grad_norm": False}
@@ -70,7 +70,10 @@ def make_algorithm(batch):
 
 
 def mappo_of(critic, share_params):
-    """Return TorchRL's critic with our weights: a head for all, or a network each."""
+    """Return TorchRL's critic with our weights.
+
+    With ``share_params`` it has a head for all agents, else a network each.
+    """
     from torchrl.modules import MultiAgentMLP
 
     theirs = MultiAgentMLP(
@@ -117,7 +120,7 @@ def transitions(batch):
 @pytest.mark.parametrize("share_params", [True, False])
 @pytest.mark.filterwarnings("ignore")  # TorchRL's own
 def test_update_is_that_of_torchrls_mappo(share_params):
-    """Values, advantages, returns, loss, gradients equal TorchRL's.
+    """One update equals TorchRL's MAPPO: values, loss and gradients.
 
     `GAE` and `ClipPPOLoss` with `MultiAgentMLP`. Its agents share a critic, whose values are then equal, or have one
     each: our layers stand for all of them, so they have the sum of their gradients.
@@ -182,7 +185,10 @@ def test_update_is_that_of_torchrls_mappo(share_params):
 
 
 def test_policies_act_without_their_critics(tmp_path):
-    """A checkpoint has critics with an output per agent; playing builds only actors."""
+    """Policies act without their critics, which checkpoints contain.
+
+    A critic has an output per agent; playing builds only actors.
+    """
     env = ENVS["tag_continuous"](**TAG)
     trainer = make_trainer(env, {"runner": {**A2C, **CENTRAL}, "tagger": {**PPO, **CENTRAL}}, basedir=tmp_path)
     trainer.train(2)
@@ -199,7 +205,10 @@ def test_policies_act_without_their_critics(tmp_path):
 
 @pytest.mark.parametrize("policies", [["shared"], ["runner", "tagger"]])
 def test_state_is_normalised_by_its_own_moments(policies, tmp_path):
-    """After an iteration a critic has moments of each state entry, viewed or gathered."""
+    """A critic normalises the state by the state's own moments.
+
+    They exist for each entry after an iteration, viewed or gathered.
+    """
     critic = {"centralised_critic": {**SMALL, "normalize_observations": True}}
     env = ENVS["tag_continuous"](**TAG)
     trainer = make_trainer(env, {name: {**PPO, **critic} for name in policies}, basedir=tmp_path)
@@ -212,7 +221,7 @@ def test_state_is_normalised_by_its_own_moments(policies, tmp_path):
 
 
 def test_weights_of_a_critic_come_from_a_checkpoint(tmp_path):
-    """Both ``model_ckpt_filepath`` fill the actor and the critic."""
+    """A checkpoint fills actor and critic, each by its ``model_ckpt_filepath``."""
     env = ENVS["tag_continuous"](**TAG)
     first = make_trainer(env, {"shared": {**PPO, **CENTRAL}}, basedir=tmp_path)
     saved = {"model_ckpt_filepath": str(first.save_checkpoint())}
@@ -222,7 +231,7 @@ def test_weights_of_a_critic_come_from_a_checkpoint(tmp_path):
 
 
 class Total(CentralisedCritic):
-    """Critic: every agent's value is a learned multiple of the state's sum."""
+    """Critic whose values are learned multiples of the state's sum."""
 
     def __init__(self, n_features, n_agents, config):
         super().__init__()
@@ -240,7 +249,10 @@ class OnlyOne(Total):
 
 
 def test_critic_of_ones_own_joins_by_name(factory, tmp_path):
-    """The factory passes sizes of state and policy; a wrong return type is refused."""
+    """A user's critic is made by name, with its sizes.
+
+    A wrong return type is refused.
+    """
     factory.add("total", Total)
     policy = {**PPO, "centralised_critic": {"type": "total"}}
     trainer = make_trainer(ENVS["tag_continuous"](**TAG), {"shared": policy}, basedir=tmp_path)
@@ -257,7 +269,7 @@ def test_critic_of_ones_own_joins_by_name(factory, tmp_path):
 
 
 def test_ddpg_and_warpdrives_rule_have_none():
-    """Both are refused with what to do."""
+    """DDPG and WarpDrive's rule refuse a centralised critic, with a remedy."""
     critic = {"centralised_critic": {}}
     with refused("policy.p.algorithm", "DDPG"):
         RunConfig.from_dict({"policy": {"p": {"algorithm": "DDPG", "tau": 0.1, **critic}}})
@@ -266,14 +278,14 @@ def test_ddpg_and_warpdrives_rule_have_none():
 
 
 def test_critic_that_must_be_one_kernel_needs_a_gpu(tmp_path):
-    """The error names the critic's own key."""
+    """A fused critic without a GPU raises, naming the critic's key."""
     policy = {**PPO, "centralised_critic": {"fused": True}}
     with refused("run config policy.shared.centralised_critic.fused", available.triton_status("cpu")):
         make_trainer(ENVS["tag_continuous"](**TAG), {"shared": policy}, basedir=tmp_path)
 
 
 def test_config_says_who_has_one():
-    """Absent and null are none, an empty mapping is the defaults."""
+    """Absent or null means no critic, an empty mapping the defaults."""
     for given, want in ((None, None), ({}, CentralisedCriticConfig()), (SMALL, CentralisedCriticConfig(fc_dims=(8,)))):
         config = RunConfig.from_dict({"policy": {"p": {"centralised_critic": given}}})
         assert config.policy["p"].centralised_critic == want
@@ -284,7 +296,7 @@ def test_config_says_who_has_one():
 
 
 def test_last_observations_are_those_of_all_or_of_none():
-    """If only one of two sets of arrays has last observations, that is an error."""
+    """Last observations must exist for all arrays or for none."""
     policies = {"even": [0, 2], "odd": [1]}
     wrapper = EnvWrapper(Clock(num_agents=3, policies=policies), num_envs=2, auto_reset=True)
     wrapper.reset()

@@ -32,7 +32,10 @@ WEIGHT = "policy/shared/model/fc.0.0.weight"
 
 @pytest.fixture(scope="module")
 def certified(tmp_path_factory):
-    """CartPole run that saves and evaluates, unlike its replay, and its output."""
+    """Certificate and output of a CartPole run.
+
+    The run saves and evaluates, which its replay does not.
+    """
     basedir = tmp_path_factory.mktemp("certified")
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -63,7 +66,10 @@ def forged(certified, tmp_path):
 
 
 def test_certificate_holds_the_run(certified):
-    """Seed, config, curve; hashes after iterations 0, 1, 2, 4, ... and the last."""
+    """A certificate has seed, config, curve and hashes.
+
+    There are hashes after iterations 0, 1, 2, 4, ... and the last.
+    """
     path, output = certified
     found = Certificate.read(path)
     assert [point.iteration for point in found.points] == [0, 1, 2, 4, 8, N_ITERATIONS]
@@ -82,7 +88,10 @@ def test_certificate_holds_the_run(certified):
 
 
 def test_certificate_names_code_and_machine_but_nobody(certified):
-    """Source files have hashes, packages versions; no hosts, users or folders appear."""
+    """A certificate has code and machine, but no personal data.
+
+    Source files have hashes, packages versions; no hosts, users or folders appear.
+    """
     path, _ = certified
     origin = Certificate.read(path).origin
     for name in ("warpdrive_min/training/algorithms/returns.py", "envs/classic_control/cartpole/kernel.cu"):
@@ -102,7 +111,7 @@ def test_certificate_names_code_and_machine_but_nobody(certified):
 @pytest.mark.parametrize("name", ["PPO", "DDPG", "two policies"])
 @pytest.mark.parametrize("backend", ["cpu", *ON_GPU])
 def test_runs_are_replayed_to_the_bit(backend, name, tmp_path):
-    """Another trainer reproduces a certificate in all tensors and the curve."""
+    """Another trainer reproduces a certificate's tensors and curve bit by bit."""
     env = RUNS[name][0]
     first = make_run(name, backend, basedir=tmp_path)
     certifier = Certifier(first, env)
@@ -120,7 +129,10 @@ def test_runs_are_replayed_to_the_bit(backend, name, tmp_path):
 
 @pytest.mark.skipif(not backends.BACKENDS["host"].availability().available, reason="needs a C++ compiler")
 def test_machine_code_is_hashed_wherever_it_was_compiled(tmp_path):
-    """A copied source has the same instructions; another operation has others."""
+    """The hash of machine code ignores where it was compiled.
+
+    A copied source has the same instructions; another operation has others.
+    """
     text = "WD_KERNEL(twice)(float* x, int n_envs) { WD_EACH_ENV(local, env) { x[env] = 2.f * x[env]; } }\n"
     hashes = []
     for folder, each in (("a", text), ("b/of/another/length", text), ("c", text.replace("2.f *", "2.f +"))):
@@ -137,7 +149,10 @@ def test_machine_code_is_hashed_wherever_it_was_compiled(tmp_path):
 
 
 def test_verify_replays_a_run_and_writes_nothing(certified):
-    """The whole run, and its beginning (--iterations), have the recorded bits."""
+    """A replay of a run, or its beginning, writes nothing.
+
+    It has the recorded bits; --iterations replays the beginning.
+    """
     path, _ = certified
     before = sorted(path.parent.rglob("*"))
     result = run("verify", path.parent)
@@ -151,7 +166,10 @@ def test_verify_replays_a_run_and_writes_nothing(certified):
 
 @pytest.mark.parametrize("more", [[], ["--json"]])
 def test_full_output_of_verify_is_no_verdict(more, certified, monkeypatch, capsys):
-    """Its exit code is that of what cannot be replayed."""
+    """A full standard output gives exit code 5, not a verdict.
+
+    It is the code of certificates that cannot be replayed.
+    """
     if not Path("/dev/full").exists():
         pytest.skip("needs /dev/full")
     with Path("/dev/full").open("w") as full:
@@ -163,7 +181,10 @@ def test_full_output_of_verify_is_no_verdict(more, certified, monkeypatch, capsy
 
 
 def test_verify_writes_nothing_wherever_a_certificate_saves(forged, tmp_path, monkeypatch):
-    """A replay takes no folder from a certificate, which strangers may have written."""
+    """A replay writes to no folder that a certificate names.
+
+    Strangers may have written the certificate.
+    """
     folders = {"basedir": str(tmp_path / "a"), "name": "b", "tag": "c/d"}
 
     def forbid(*given, **named):
@@ -206,7 +227,10 @@ FORGERIES = {
 
 @pytest.mark.parametrize("what", FORGERIES)
 def test_verify_says_where_a_forged_certificate_differs(what, forged, certified):
-    """A changed and re-signed certificate: first iteration and tensor, both hashes."""
+    """A forged certificate's first difference is reported.
+
+    It was re-signed. The report has iteration, tensor and both hashes.
+    """
     change, agreed, said = FORGERIES[what]
     path = forged(change)
     result = run("verify", path)
@@ -220,7 +244,7 @@ def test_verify_says_where_a_forged_certificate_differs(what, forged, certified)
 
 
 def test_verify_tells_of_code_that_changed_and_of_its_bits(certified, forged, monkeypatch):
-    """A changed line or package is named; unequal bits decide."""
+    """`verify` names changed code and packages; the bits decide."""
 
     def change(fields):
         fields["origin"]["sources"]["warpdrive_min/training/returns.py"] = "2" * 64
@@ -244,7 +268,7 @@ def test_verify_tells_of_code_that_changed_and_of_its_bits(certified, forged, mo
 
 
 def test_verify_on_other_hardware(forged, monkeypatch):
-    """Other bits on another machine contradict nothing; equal bits confirm."""
+    """On other hardware, only equal bits give a verdict."""
 
     def elsewhere(fields):
         fields["origin"]["machine"]["cpu"] = "Abacus 3"
@@ -260,7 +284,10 @@ def test_verify_on_other_hardware(forged, monkeypatch):
 @pytest.mark.skipif(not backends.BACKENDS["host"].availability().available, reason="needs a C++ compiler")
 @pytest.mark.parametrize("backend", ["host", pytest.param("pycuda", marks=pytest.mark.gpu)])
 def test_exact_runs_are_verified_elsewhere(backend, tmp_path, monkeypatch):
-    """Backend host, with any thread count, verifies all; NumPy has no exact kernels."""
+    """Exact runs are verified on `host`, with any thread count.
+
+    NumPy has no exact kernels.
+    """
     small = {"policy.shared.model.fc_dims": [8], "trainer.num_episodes": 12, "trainer.exact": True}
     result = train(
         tmp_path, "--certify", "--results-dir", "r", "--backend", backend, "--seed", "3", values=TINY | small
@@ -290,7 +317,10 @@ def test_exact_runs_are_verified_elsewhere(backend, tmp_path, monkeypatch):
 
 
 def test_verify_takes_another_backend_where_the_recorded_one_cannot_run(forged, monkeypatch):
-    """It reports the backend and the agreement, with the run's torch threads."""
+    """`verify` replaces a backend that cannot run, and reports it.
+
+    Torch has the run's number of threads.
+    """
 
     def on_a_gpu(fields):
         fields["run_config"]["trainer"]["env_backend"] = "pycuda"
@@ -334,7 +364,10 @@ def test_verify_takes_another_backend_where_the_recorded_one_cannot_run(forged, 
     ids=["truncated", "no object", "altered", "another version", "deep", "long number", "no number", "missing"],
 )
 def test_damaged_certificates_are_refused(spoil, said, certified, tmp_path):
-    """Each in its own words, with the exit code of what cannot be replayed."""
+    """A damaged certificate is refused with its fault.
+
+    The exit code is the one of what cannot be replayed.
+    """
     path = tmp_path / "spoilt.json"
     if spoil is not None:
         text = certified[0].read_text()
@@ -383,7 +416,7 @@ def _model(fields: dict) -> dict:
     ],
 )
 def test_certificates_that_cannot_be_replayed_are_refused(change, said, forged):
-    """The error names the unknown release or the impossible run config."""
+    """The error names an unknown release, or an impossible run config."""
     result = run("verify", forged(change))
     assert result.exit_code == 5
     assert said in result.output
@@ -412,7 +445,7 @@ def stopped(stopped_once, tmp_path):
 
 
 def test_certificate_goes_on_with_its_run(stopped, certified, tmp_path):
-    """A stopped and resumed run has an uninterrupted run's certificate, in any folder."""
+    """A resumed run's certificate equals an uninterrupted run's."""
     shutil.copytree(stopped, tmp_path / "copy")
     want = {point.iteration: point for point in Certificate.read(certified[0]).points}
     for more, folder in (([], stopped), (["--results-dir", tmp_path / "other"], tmp_path / "other")):
@@ -427,7 +460,10 @@ def test_certificate_goes_on_with_its_run(stopped, certified, tmp_path):
 
 
 def test_certificate_goes_back_with_its_run(stopped, certified):
-    """Files after an earlier checkpoint are written again."""
+    """A run that goes back to a checkpoint shortens its certificate.
+
+    Files after that checkpoint are written again.
+    """
     result = run("train", "--resume", stopped / "checkpoints" / "checkpoint_000000003", "--certify")
     assert result.exit_code == 0, result.output
     found = Certificate.read(stopped)
@@ -477,7 +513,7 @@ def with_gap(folder):
     ids=["none", "checkpoint", "source", "gap", "config", "stop_return"],
 )
 def test_runs_that_do_not_go_on_as_they_began_are_refused(change, more, said, stopped):
-    """Only the run, code and machine of a certificate's start may continue it."""
+    """Only the certificate's run, code and machine may continue it."""
     if change is not None:
         change(stopped)
     before = {path: path.read_bytes() for path in stopped.glob(certificates.NAME)}
@@ -489,21 +525,24 @@ def test_runs_that_do_not_go_on_as_they_began_are_refused(change, more, said, st
 
 @pytest.mark.parametrize("more", [["-n", "2"], ["--auto-scale"]])
 def test_what_is_no_single_run_is_not_certified(more, tmp_path):
-    """Several processes, and a search for a number of environments."""
+    """Runs of several processes and searches are not certified.
+
+    A search is for a number of environments.
+    """
     result = train(tmp_path, "--certify", *more)
     assert result.exit_code == 1
     assert "train.certify: needs a training run of one process; leave --certify out" in result.output
 
 
 def test_populations_are_not_certified(tmp_path):
-    """Agents of a population learn in one run; none can be replayed alone."""
+    """Populations are not certified: no agent can be replayed alone."""
     result = train(tmp_path, "--certify", "--population", "2")
     assert result.exit_code == 1
     assert "train.certify: a certified run must not be a population (got 2); train one" in result.output
 
 
 def test_weights_from_a_file_are_not_certified(certified, tmp_path):
-    """Nobody else has the file."""
+    """Weights from a file are not certified: others lack the file."""
     saved = certified[0].parent / "checkpoints" / f"checkpoint_{N_ITERATIONS:09d}"
     policy = {"shared": {**builders.A2C, "model": {"fc_dims": [32, 32], "model_ckpt_filepath": str(saved)}}}
     trainer = make_run(("cartpole", {"episode_length": 20}, policy), basedir=tmp_path)

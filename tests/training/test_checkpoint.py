@@ -60,7 +60,7 @@ def state(iteration: int, size: int = 3) -> dict[str, Tensor]:
 
 
 def iteration_of(path: Path) -> int:
-    """Return the iteration in the header and all tensors of a checkpoint."""
+    """Return the iteration in a checkpoint's header and tensors."""
     tensors, head = load(path)
     assert tensors.keys() == state(0).keys()
     values = {float(value) for tensor in tensors.values() for value in tensor.unique()}
@@ -81,7 +81,10 @@ def leftovers(folder: Path) -> list[str]:
 
 
 def test_checkpoint_returns_every_dtype_and_shape(tmp_path):
-    """All dtypes, 0-d, empty, shared, transposed, expanded, parameters: bit-identical."""
+    """Tensors of every dtype and shape are saved bit by bit.
+
+    All dtypes, 0-d, empty, shared, transposed, expanded, parameters.
+    """
     flat = torch.arange(12, dtype=torch.float32)
     tensors = {
         "a/bool": torch.tensor([True, False]),
@@ -105,7 +108,7 @@ def test_checkpoint_returns_every_dtype_and_shape(tmp_path):
 
 
 def test_checkpoint_returns_header(tmp_path):
-    """The header returns with versions and time; its files are group-readable."""
+    """The header returns with versions and time, in group-readable files."""
     want = header(12, best_return=3.5)
     path = save(tmp_path, state(12), want)
     assert path == tmp_path / "checkpoint_000000012"
@@ -129,7 +132,7 @@ def test_checkpoint_needs_safetensors(tmp_path, monkeypatch):
 
 
 def test_checkpoint_keeps_the_last_ones(tmp_path):
-    """With keep_last 3 the last three stay at every moment; 0 is refused."""
+    """Only the last ``keep_last`` checkpoints stay."""
     for iteration in range(1, 7):
         save(tmp_path, state(iteration), header(iteration), keep_last=3)
         assert saved(tmp_path) == list(range(max(1, iteration - 2), iteration + 1))
@@ -139,7 +142,7 @@ def test_checkpoint_keeps_the_last_ones(tmp_path):
 
 
 def test_checkpoint_of_other_names_is_left_alone(tmp_path):
-    """Other files in the folder stay, and do not count as checkpoints."""
+    """Other files in the folder stay, and are no checkpoints."""
     (tmp_path / "checkpoint_mine").mkdir()
     (tmp_path / "metrics.jsonl").touch()
     save(tmp_path, state(1), header(1), keep_last=1)
@@ -149,7 +152,10 @@ def test_checkpoint_of_other_names_is_left_alone(tmp_path):
 
 
 def test_checkpoint_best_stays(tmp_path):
-    """`best` is a separate checkpoint, outlives its iteration, and only improves."""
+    """`best` is a separate checkpoint, and only improves.
+
+    It stays if its iteration is deleted.
+    """
     for iteration, is_best in ((1, True), (2, False), (3, False), (4, True), (5, False)):
         save(tmp_path, state(iteration), header(iteration), keep_last=1, is_best=is_best)
         assert iteration_of(tmp_path / "best") == (1 if iteration < 4 else 4)
@@ -158,7 +164,7 @@ def test_checkpoint_best_stays(tmp_path):
 
 
 def test_checkpoint_of_a_run_that_goes_back(tmp_path):
-    """A run resumed from 2 loses 3 and 4, except the best one."""
+    """A run resumed earlier deletes later checkpoints, except the best."""
     for iteration in (1, 2, 3, 4):
         save(tmp_path, state(iteration), header(iteration), keep_last=9, is_best=True)
     discard_after(tmp_path, 2)
@@ -169,7 +175,10 @@ def test_checkpoint_of_a_run_that_goes_back(tmp_path):
 
 
 def test_checkpoint_of_an_earlier_iteration_leaves_later_ones(tmp_path):
-    """Saving 3 next to 10 and 20 counts and removes only earlier ones."""
+    """Saving an earlier iteration keeps the later checkpoints.
+
+    Saving 3 next to 10 and 20 counts and removes only earlier ones.
+    """
     for iteration in (1, 10, 20):
         save(tmp_path, state(iteration), header(iteration), keep_last=9)
     save(tmp_path, state(3), header(3), keep_last=1)
@@ -180,7 +189,10 @@ def test_checkpoint_of_an_earlier_iteration_leaves_later_ones(tmp_path):
 
 
 def test_find_takes_a_checkpoint_or_a_folder(tmp_path):
-    """A checkpoint, `best` and a folder all resolve; `latest` is never `best`."""
+    """`find` accepts a checkpoint, `best` or a folder.
+
+    `latest` is never `best`.
+    """
     assert latest(tmp_path) is None
     assert latest(tmp_path / "missing") is None
     first = save(tmp_path, state(1), header(1), is_best=True)
@@ -192,7 +204,7 @@ def test_find_takes_a_checkpoint_or_a_folder(tmp_path):
 
 @pytest.mark.parametrize(("name", "got"), [("", "a folder without"), ("missing", "nothing there")])
 def test_find_says_that_there_is_none(tmp_path, name, got):
-    """The error says if checkpoints or the folder are missing."""
+    """The error tells missing checkpoints from a missing folder."""
     with pytest.raises(CheckpointError, match=rf"must be a folder with state.json .*\(got '{got}'\)"):
         find(tmp_path / name)
 
@@ -235,7 +247,10 @@ DAMAGES = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damaged_checkpoint_is_refused_and_passed_over(tmp_path, damage, caplog):
-    """Loading names file, fault and remedy; `latest` reports and uses the one before."""
+    """A damaged checkpoint is refused, and `latest` uses the one before.
+
+    The error names file, fault and remedy.
+    """
     hurt, message = DAMAGES[damage]
     first, second = (save(tmp_path, state(iteration), header(iteration)) for iteration in (1, 2))
     hurt(second)
@@ -284,7 +299,7 @@ BROKEN = {
         for value in values
     },
 }
-"""Header fields that break a rule, and a word of the error."""
+"""Changes that break a header's rule, and words of errors."""
 
 
 def rewrite(file: Path, change, keeps_hash: bool = False) -> None:
@@ -298,7 +313,10 @@ def rewrite(file: Path, change, keeps_hash: bool = False) -> None:
 
 @pytest.mark.parametrize("broken", BROKEN)
 def test_header_that_breaks_a_rule_is_refused(tmp_path, broken):
-    """Also with a matching hash, a one-line error names file and field."""
+    """A header that breaks a rule raises, even with a matching hash.
+
+    The error is one line that names file and field.
+    """
     name, change = BROKEN[broken]
     path = save(tmp_path, state(1), header(1))
     rewrite(path / "state.json", change)
@@ -309,7 +327,7 @@ def test_header_that_breaks_a_rule_is_refused(tmp_path, broken):
 
 
 def test_altered_header_is_refused(tmp_path):
-    """Other legal values change the hash; the order of fields does not."""
+    """An altered header is refused; reordered fields are not."""
     path = save(tmp_path, state(1), header(1))
     rewrite(path / "state.json", lambda fields: fields.update(iteration=2), keeps_hash=True)
     with pytest.raises(CheckpointError, match=r"state\.json: is altered"):
@@ -323,7 +341,7 @@ def write(name: str, content: bytes):
 
 
 def with_header(n_bytes: int, header: bytes = b"{}"):
-    """Replace the tensors by a file with a header length, and update the hash."""
+    """Replace the tensors' file, with a given header length and hash."""
 
     def change(path: Path) -> None:
         (path / "state.safetensors").write_bytes(n_bytes.to_bytes(8, "little") + header)
@@ -359,7 +377,7 @@ UNREADABLE = {
 
 @pytest.mark.parametrize("damage", UNREADABLE)
 def test_unreadable_checkpoint_is_refused(tmp_path, damage):
-    """Whatever its two files hold, the error is one line that names the checkpoint."""
+    """An unreadable checkpoint gives a one-line error that names it."""
     path = save(tmp_path, state(1), header(1))
     UNREADABLE[damage](path)
     with pytest.raises(CheckpointError) as caught:
@@ -370,7 +388,7 @@ def test_unreadable_checkpoint_is_refused(tmp_path, damage):
 
 
 def test_header_has_a_limit(tmp_path, monkeypatch):
-    """A longer header is neither written nor read."""
+    """A header over the size limit is neither written nor read."""
     path = save(tmp_path, state(1), header(1))
     monkeypatch.setattr(checkpoint, "MAX_HEADER", 100)
     with pytest.raises(CheckpointError, match=r"at most 100 bytes.*\(got 'more'\)"):
@@ -381,7 +399,7 @@ def test_header_has_a_limit(tmp_path, monkeypatch):
 
 
 def test_damaged_checkpoint_is_replaced(tmp_path):
-    """A run that went back behind a damaged checkpoint saves over it."""
+    """A run saves over a damaged checkpoint."""
     for iteration in (1, 2):
         save(tmp_path, state(iteration), header(iteration))
     (tmp_path / "checkpoint_000000002" / "state.json").unlink()
@@ -390,7 +408,10 @@ def test_damaged_checkpoint_is_replaced(tmp_path):
 
 
 def test_checkpoint_of_another_schema_is_refused(tmp_path):
-    """A newer schema is no damage: the error names the release, nothing older loads."""
+    """A newer schema is refused, and the error names its release.
+
+    It is no damage, so no older checkpoint is loaded.
+    """
     save(tmp_path, state(1), header(1))
     path = save(tmp_path, state(2), header(2, versions={"warpdrive-min": "9.9"}))
     edit(path / "state.json", schema=2)
@@ -404,7 +425,10 @@ def test_checkpoint_of_another_schema_is_refused(tmp_path):
 
 @pytest.mark.parametrize("full", ["tensors", "header", "best"])
 def test_checkpoint_that_finds_no_room_leaves_the_last_one(full, tmp_path, monkeypatch):
-    """The error has the path, the size and the cause; no partial file remains."""
+    """A full disk keeps the last checkpoint, and no partial file.
+
+    The error has the path, the size and the cause.
+    """
     path = save(tmp_path, state(1), header(1), is_best=True)
     before = {file: file.read_bytes() for file in sorted(tmp_path.rglob("*")) if file.is_file()}
     large = {"weights": torch.zeros(100_000)}
@@ -436,7 +460,10 @@ class Killed(BaseException):
 
 
 class Killer:
-    """Killer at one disk call, which is half done if it removes or copies."""
+    """Simulate a kill at one disk call.
+
+    A call that removes or copies is left half done.
+    """
 
     CALLS = ((Path, "mkdir"), (Path, "rename"), (Path, "write_text"), (os, "fsync"))
     HALVES = ((shutil, "rmtree"), (shutil, "copy"))
@@ -469,7 +496,7 @@ class Killer:
 
 @pytest.mark.parametrize("new", [3, 2], ids=["a further iteration", "the same iteration again"])
 def test_checkpoint_survives_a_kill_at_every_call(tmp_path, monkeypatch, new):
-    """A save killed at any disk call leaves the old or the new state."""
+    """A kill at any disk call leaves the old or new state."""
     for at in itertools.count():
         folder = tmp_path / str(at)
         for iteration in (1, 2):
@@ -516,13 +543,19 @@ def test_checkpoint_survives_a_kill_at_every_call(tmp_path, monkeypatch, new):
     ids=["shapes and dtypes", "too many", "missing"],
 )
 def test_restore_refuses_other_tensors(live, message):
-    """All mismatches are listed with the likely cause, and nothing is copied."""
+    """Tensors of another run are refused, and nothing is copied.
+
+    All mismatches are listed with the likely cause.
+    """
     with pytest.raises(CheckpointError, match=message):
         restore(live, {"a": torch.ones(2), "b": torch.ones(2)}, "run/checkpoint_000000001")
     assert all(not tensor.any() for tensor in live.values())
 
 
 def test_versions_name_what_is_not_installed(monkeypatch):
-    """A package without metadata, as a checkout in place, is not installed."""
+    """A package without metadata counts as not installed.
+
+    A checkout in place has none.
+    """
     monkeypatch.setattr(checkpoint, "PACKAGES", ("torch", "no-such-package"))
     assert header(1).versions["no-such-package"] == "not installed"

@@ -53,7 +53,7 @@ def settings(values: dict[str, Any]) -> list[str]:
 
 
 def train(basedir: Path, *arguments: str | Path, env: str = "cartpole", values: dict[str, Any] | None = None) -> Any:
-    """Train on `cpu` in a folder; everything but the environment is small."""
+    """Train a small run on `cpu` in a folder."""
     over = {**(TINY if values is None else values), "saving.basedir": str(basedir)}
     return run("train", "-e", env, "--backend", "cpu", *settings(over), *arguments)
 
@@ -71,7 +71,7 @@ def trained(tmp_path_factory):
 
 
 def test_train_saves_the_run_and_says_what_to_do_with_it(trained, tmp_path):
-    """The folder has metrics and checkpoints to the end; every printed command works."""
+    """A run's folder is complete, and each printed command works."""
     folder, output = trained
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [row["iteration"] for row in rows] == [1, 5, N_ITERATIONS]
@@ -90,7 +90,10 @@ def test_train_saves_the_run_and_says_what_to_do_with_it(trained, tmp_path):
 
 
 def test_train_resumes_the_latest_run(tmp_path):
-    """`latest` is the last saved run of the run config, or of a named one."""
+    """`latest` resumes the last saved run of the run config.
+
+    With `--results-dir` it is that run.
+    """
     for name in ("first", "second"):
         train(tmp_path, "--results-dir", name, "--iterations", "2")
     for more, name in (([], "second"), (["--results-dir", "first"], "first")):
@@ -103,7 +106,10 @@ def test_train_resumes_the_latest_run(tmp_path):
 
 @pytest.mark.parametrize("by", ["latest", "its folder"])
 def test_run_that_is_resumed_with_a_run_config_keeps_its_backend(by, tmp_path):
-    """The file names `numba`; the run began on `cpu`, and continues there."""
+    """A run resumed with its run config keeps its backend.
+
+    The file names `numba`; the run began on `cpu`.
+    """
     file = run_config_path("cartpole")
     over = settings({**TINY, "saving.basedir": str(tmp_path)})
     first = run("train", "--config", file, "--backend", "cpu", *over, "--iterations", "1", "--quiet")
@@ -115,7 +121,10 @@ def test_run_that_is_resumed_with_a_run_config_keeps_its_backend(by, tmp_path):
 
 
 def test_train_writes_a_resumed_run_elsewhere_if_asked(trained, tmp_path):
-    """With its own folder it resumes another run and leaves that unchanged."""
+    """A resumed run can write to another folder.
+
+    The first one stays unchanged.
+    """
     folder, _ = trained
     before = sorted((folder / "checkpoints").iterdir())
     result = run("train", "--resume", folder, "--results-dir", tmp_path / "other", "--iterations", "2", "-q",
@@ -127,7 +136,7 @@ def test_train_writes_a_resumed_run_elsewhere_if_asked(trained, tmp_path):
 
 @pytest.mark.parametrize("number", SIGNALS)
 def test_train_stops_between_iterations_on_a_signal(number, tmp_path, monkeypatch):
-    """The third iteration ends, and the run is saved and resumable."""
+    """A signal ends training after the iteration, with a saved run."""
     update = Trainer.update
 
     def interrupted(trainer: Trainer) -> None:
@@ -154,7 +163,10 @@ def test_train_stops_between_iterations_on_a_signal(number, tmp_path, monkeypatc
 
 
 def test_train_that_saved_nothing_says_how_to_start_again(tmp_path):
-    """Neither output nor a taken name's error suggests resuming without checkpoint."""
+    """A run without checkpoints advises to start again.
+
+    Neither output nor a taken name's error suggests resuming.
+    """
     folder = tmp_path / "single_cartpole" / "experiments" / "r"
     how = f"start again after removing {folder}, or in another folder, as it has no checkpoint"
     with limited(2_500):
@@ -170,7 +182,10 @@ def test_train_that_saved_nothing_says_how_to_start_again(tmp_path):
 
 
 def test_train_takes_a_file_and_finds_its_environment(tmp_path):
-    """The name in a run config is the environment's, in WarpDrive's form too."""
+    """`train` reads a run config, and finds its environment.
+
+    The name in the file is the environment's, in WarpDrive's form too.
+    """
     file = tmp_path / "mine.yaml"
     file.write_text(
         f"name: single_cartpole\nenv: {{episode_length: 20}}\npolicy: {{mine: {{to_train: true}}}}\n"
@@ -184,7 +199,7 @@ def test_train_takes_a_file_and_finds_its_environment(tmp_path):
 
 
 def test_train_starts_a_process_for_each_gpu(tmp_path, monkeypatch):
-    """It starts one process per GPU in a named folder, and does not train itself."""
+    """`train` starts one process per GPU, in one named folder."""
     started = []
     monkeypatch.setattr(train_command, "launch", lambda *arguments: started.append(arguments))
     monkeypatch.setattr(time, "time", lambda: 12.5)
@@ -195,7 +210,7 @@ def test_train_starts_a_process_for_each_gpu(tmp_path, monkeypatch):
 
 
 def test_train_recommends_a_number_of_environments(tmp_path, monkeypatch):
-    """`--auto-scale` prints points and the best one's settings, and does not train."""
+    """`--auto-scale` prints recommended settings, and does not train."""
     monkeypatch.setattr(autoscale, "MAX_ENVS", 40)
     result = train(tmp_path, "--auto-scale")
     assert result.exit_code == 0, result.output
@@ -245,7 +260,7 @@ def test_train_recommends_a_number_of_environments(tmp_path, monkeypatch):
     ],
 )
 def test_train_errors_are_messages(arguments, code, message, tmp_path, monkeypatch):
-    """One line, no traceback; exit code 2 for usage, 1 for other errors."""
+    """Errors are one line: exit code 2 for usage, else 1."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TERMINAL_WIDTH", "1000")
     result = run("train", *arguments)
@@ -257,7 +272,7 @@ def test_train_errors_are_messages(arguments, code, message, tmp_path, monkeypat
 
 @pytest.mark.parametrize(("backend", "member"), [("cpu", ()), ("host", ()), ("cpu", ("--population", "2"))])
 def test_train_explains_its_paths(backend, member, tmp_path, monkeypatch):
-    """Each part of each policy, and reasons against faster paths, without files."""
+    """`--explain` prints each policy's paths and reasons, without files."""
     monkeypatch.setattr(Trainer, "iterate", lambda self: pytest.fail("it trains"))
     values = settings({**TINY, "saving.basedir": str(tmp_path)})
     result = run("train", "-e", "cartpole", "--backend", backend, *values, *member, "--explain")
@@ -272,7 +287,7 @@ def test_train_explains_its_paths(backend, member, tmp_path, monkeypatch):
 
 
 def test_train_keeps_what_a_resumed_run_is_of(trained):
-    """A resumed run keeps its seed and environment despite other options."""
+    """A resumed run keeps its seed and environment."""
     folder, _ = trained
     for more, message in (
         (["--seed", "4"], "a resumed run keeps its seed (got 4)"),
@@ -317,7 +332,10 @@ COMMANDS = {
 @pytest.mark.parametrize("words", COMMANDS)
 @pytest.mark.parametrize("state", OUTPUTS)
 def test_standard_output_that_takes_nothing_is_a_line(state, words, trained, tmp_path, monkeypatch, capfd):
-    """With the exit code of the command's other errors, and no traceback at the exit."""
+    """Unwritable standard output gives one line and the exit code.
+
+    It is that of the command's other errors; no traceback follows at the exit.
+    """
     make, said = OUTPUTS[state]
     output = make()
     monkeypatch.setattr(sys, "stdout", output)
@@ -336,7 +354,7 @@ def test_standard_output_that_takes_nothing_is_a_line(state, words, trained, tmp
 # ------------------------------------------------------------------ checkpoints of others
 
 OLD = Path(__file__).with_name("checkpoints")
-"""Checkpoints that an earlier release has written, whose headers have no hash."""
+"""Checkpoints of an earlier release, without hashes in their headers."""
 READERS = {
     "resume": lambda path, out: ("train", "--resume", path, "--results-dir", out / "run", "--iterations", "1"),
     "evaluate": lambda path, out: ("evaluate", path, "--backend", "cpu", "--episodes", "4"),
@@ -347,7 +365,7 @@ READERS = {
 @pytest.mark.parametrize("kind", ["run", "population"])
 @pytest.mark.parametrize("reader", READERS)
 def test_checkpoint_of_an_earlier_release_loads(reader, kind, tmp_path):
-    """A run and a population resume, and their policies play."""
+    """A checkpoint of an earlier release resumes and plays."""
     path = OLD / kind / "checkpoint_000000004"
     more = ("--set", "trainer.num_episodes=20") if reader == "resume" else ()
     result = run(*READERS[reader](path, tmp_path), *more)
@@ -371,7 +389,10 @@ def test_checkpoint_of_an_earlier_release_loads(reader, kind, tmp_path):
     ids=str,
 )
 def test_broken_header_is_told_in_a_line(change, reader, tmp_path):
-    """Every command that reads a checkpoint names file and field, and writes nothing."""
+    """Each command reports a broken header in one line.
+
+    It names file and field, and writes nothing.
+    """
     path = tmp_path / "checkpoint_000000004"
     shutil.copytree(OLD / "run" / path.name, path)
     fields = json.loads((path / "state.json").read_text())
@@ -389,7 +410,7 @@ def test_broken_header_is_told_in_a_line(change, reader, tmp_path):
 
 
 def test_evaluate_scores_as_the_trainer_does(trained):
-    """Scores without a trainer equal those of the trainer's own evaluation."""
+    """`evaluate` gives the scores of the trainer's own evaluation."""
     folder, _ = trained
     result = run("evaluate", folder, "--backend", "cpu", "--episodes", "12", "--seed", "5", "--json")
     assert result.exit_code == 0, result.output
@@ -408,7 +429,7 @@ def test_evaluate_scores_as_the_trainer_does(trained):
 
 
 def test_run_stands_for_its_best_checkpoint_but_goes_on_from_its_latest(trained, tmp_path):
-    """`evaluate`, `render` use `best` (iteration 10); `train` resumes from the latest."""
+    """`evaluate` and `render` use `best`; `train` resumes the latest."""
     folder = shutil.copytree(trained[0], tmp_path / "run")
     more = ("--set", "trainer.num_episodes=100", "--set", "saving.keep_best=false", "--iterations", "1")
     for latest in (N_ITERATIONS + 1, N_ITERATIONS + 2):
@@ -425,7 +446,10 @@ def test_run_stands_for_its_best_checkpoint_but_goes_on_from_its_latest(trained,
 
 
 def test_evaluate_needs_a_checkpoint(tmp_path):
-    """A folder without one is a one-line error, with empty standard output."""
+    """A folder without a checkpoint gives a one-line error.
+
+    Standard output is empty.
+    """
     result = run("evaluate", tmp_path, "--json")
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.startswith(f"checkpoint {tmp_path}: must be a folder with")
@@ -433,7 +457,10 @@ def test_evaluate_needs_a_checkpoint(tmp_path):
 
 
 def test_evaluate_shows_a_table(trained):
-    """By default people read a table, of drawn actions if asked for."""
+    """By default, `evaluate` prints a table.
+
+    With `--sampled` actions are drawn.
+    """
     folder, _ = trained
     result = run("evaluate", folder / "checkpoints" / "best", "--episodes", "4", "--sampled", "--backend", "cpu")
     assert result.exit_code == 0, result.output
@@ -447,7 +474,7 @@ def test_evaluate_shows_a_table(trained):
 
 
 def test_render_plays_the_trained_policy(trained, tmp_path):
-    """Each recorded action is the likeliest one for the previous observation."""
+    """`render` records the trained policy's likeliest actions."""
     folder, _ = trained
     out = tmp_path / "episode.npz"
     result = run("render", "--policy", folder, "--out", out, "--backend", "cpu", "--seed", "2", "--n-envs", "3")
@@ -461,7 +488,10 @@ def test_render_plays_the_trained_policy(trained, tmp_path):
 
 
 def test_render_draws_and_writes_a_page(trained, tmp_path):
-    """With `--sampled` the policy draws; config changes and environment names work."""
+    """`render --sampled` draws actions, and writes a page.
+
+    Config changes and environment names work.
+    """
     folder, _ = trained
     result = run("render", "cartpole", "--policy", folder, "--out", tmp_path / "episode.html", "--backend", "cpu",
                  "--sampled", "--config", "episode_length=6")  # fmt: skip

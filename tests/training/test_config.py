@@ -63,7 +63,7 @@ DDPG = {"algorithm": "DDPG", "tau": 0.05}
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_shipped_config_is_read_whole(path):
-    """The config has all values of the file; its dict, also through JSON, restores it."""
+    """A shipped config is read completely, and survives JSON."""
     given_keys = yaml.safe_load(path.read_text())
     config = RunConfig.load(path)
     got = config.to_dict()
@@ -83,18 +83,21 @@ def assert_holds(got, given_keys):
 
 
 def test_every_environment_ships_a_config():
-    """Each has one with WarpDrive's settings; more may exist."""
+    """Each environment has a config with WarpDrive's settings.
+
+    More may exist.
+    """
     assert {path.parent.name for path in SHIPPED if path.name == "run_config.yaml"} == set(ENVS)
 
 
 def test_config_of_a_new_environment_is_one(tmp_path):
-    """The starter comes with a file that loads."""
+    """The starter's run config of a new environment loads."""
     package = write_starter("ring_walk_starter", tmp_path)
     assert RunConfig.load(package / "run_config.yaml").policy["shared"].to_train
 
 
 def test_pendulum_has_two_networks_and_two_rates():
-    """DDPG's sections become separate objects; one file of weights is none."""
+    """Pendulum's config has separate models and rates, and no weight files."""
     policy = RunConfig.load(ROOT / "envs/classic_control/pendulum/run_config.yaml").policy["shared"]
     assert policy.lr == LearningRates(
         actor=[[2500000000, 0.001], [3750000000, 0.0005]], critic=[[2500000000, 0.0001], [3750000000, 0.00005]]
@@ -110,7 +113,10 @@ def test_pendulum_has_two_networks_and_two_rates():
 
 
 def test_sections_left_out_have_their_defaults():
-    """A policy's name is all that must be said; an empty section in YAML is null."""
+    """Omitted sections get defaults; a policy needs only its name.
+
+    An empty section in YAML is null.
+    """
     want = RunConfig(policy={"p": PolicyConfig()})
     assert RunConfig.from_dict(run()) == want
     empty = {"policy": {"p": None}, "trainer": None, "sampler": {"params": None}, "env": None}
@@ -118,19 +124,22 @@ def test_sections_left_out_have_their_defaults():
 
 
 def test_integer_stays_one_where_a_float_belongs():
-    """A run config is saved unchanged."""
+    """An integer for a float stays an integer, so files are unchanged."""
     assert RunConfig.from_dict(run({"max_grad_norm": 3})).to_dict()["policy"]["p"]["max_grad_norm"].__class__ is int
 
 
 def test_ddpg_has_two_networks_by_default():
-    """The algorithm determines the omitted networks; one rate is both networks'."""
+    """DDPG has two networks by default, with one rate for both.
+
+    The algorithm determines the omitted networks.
+    """
     policy = RunConfig.from_dict(run({**DDPG, "lr": 0.01})).policy["p"]
     assert policy == PolicyConfig(algorithm="DDPG", tau=0.05, lr=0.01, model=ActorCriticConfig())
     assert policy.schedule("lr/actor") == policy.schedule("lr/critic") == 0.01
 
 
 def test_reading_leaves_the_mapping_alone():
-    """Reading adds nothing to it and shares nothing with it."""
+    """Reading a mapping neither changes nor shares it."""
     mapping = run({"entropy_coeff": [[0, 0.5], [100, 0.05]]}, env={"starts": [1, 2]})
     before = copy.deepcopy(mapping)
     config = RunConfig.from_dict(mapping)
@@ -143,7 +152,7 @@ def test_reading_leaves_the_mapping_alone():
 
 
 def test_config_is_read_of_itself_a_mapping_or_a_path(tmp_path):
-    """`of` accepts all inputs of a trainer."""
+    """`of` accepts a config, a mapping or a path."""
     config = RunConfig.from_dict(run(name="x"))
     path = tmp_path / "run.yaml"
     path.write_text(yaml.safe_dump(config.to_dict()))
@@ -152,7 +161,10 @@ def test_config_is_read_of_itself_a_mapping_or_a_path(tmp_path):
 
 
 def test_yaml_numbers_with_exponents_are_numbers(tmp_path):
-    """1e-3 and 2.5e9, which PyYAML alone reads as strings; quoted ones are refused."""
+    """Numbers with exponents are numbers, unless quoted.
+
+    1e-3 and 2.5e9, which PyYAML alone reads as strings.
+    """
     text = (
         'policy: {p: {lr: [[0, 1e-3], [2.5e9, .5E-4]], max_grad_norm: +3e0}}\ntrainer: {num_episodes: 1e6}\nname: "1e3"'
     )
@@ -172,7 +184,7 @@ def test_yaml_numbers_with_exponents_are_numbers(tmp_path):
 
 
 def test_numpy_numbers_become_plain():
-    """A config built in Python has NumPy numbers; its dict is JSON's."""
+    """NumPy's numbers become plain ones, which JSON can write."""
     config = RunConfig.from_dict(run({"gamma": np.float32(0.5)}, env={"starts": np.arange(3), "n": np.int64(4)}))
     got = config.to_dict()
     assert json.loads(json.dumps(got)) == got
@@ -249,12 +261,15 @@ REFUSED = {
     "basedir": (run(saving={"basedir": ""}), "saving.basedir", ""),
     "sinks": (run(saving={"sinks": ["csv", "csv"]}), "saving.sinks", ("csv", "csv")),
 }
-"""Mappings, the key in the error and its value; ``...`` for no value."""
+"""Refused mappings, with key and value in the error.
+
+``...`` means no value.
+"""
 
 
 @pytest.mark.parametrize(("mapping", "key", "got"), REFUSED.values(), ids=REFUSED)
 def test_broken_rule_is_an_error_that_names_the_key(mapping, key, got):
-    """The error has the place in the file, the rule and the value."""
+    """A broken rule's error has key, rule and value."""
     with pytest.raises(ConfigError, match=f"^run config {re.escape(key)}: (must|is) ") as caught:
         RunConfig.from_dict(mapping)
     assert (caught.value.what, str(caught.value.got)) == (key, str(got))
@@ -273,7 +288,7 @@ def test_broken_rule_is_an_error_that_names_the_key(mapping, key, got):
     }.items(),
 )
 def test_error_says_what_to_do(name, do):
-    """The nearest key, the nearest numbers, or another place."""
+    """An error suggests the nearest key or numbers, or another place."""
     with pytest.raises(ConfigError) as caught:
         RunConfig.from_dict(REFUSED[name][0])
     assert caught.value.do.startswith(do)
@@ -286,7 +301,10 @@ SECTIONS = {"trainer": TrainerConfig, "saving": SavingConfig, "policy.p": Policy
 @given(st.sampled_from(sorted(SECTIONS)), st.data())
 @settings(deadline=None, max_examples=200)
 def test_whatever_stands_at_a_key_is_read_or_refused_by_its_name(section, data):
-    """A value survives its dict and JSON, or an error names its key."""
+    """Any value is read, or refused by an error with its key.
+
+    A value that is read survives its dict and JSON.
+    """
     key = data.draw(st.sampled_from(sorted(SECTIONS[section].model_fields)))
     points = st.lists(st.lists(SCALARS, max_size=2), max_size=2)
     value = data.draw(SCALARS | points | st.dictionaries(st.sampled_from(["actor", "p"]), SCALARS, max_size=2))
@@ -315,14 +333,14 @@ def test_whatever_stands_at_a_key_is_read_or_refused_by_its_name(section, data):
     ],
 )
 def test_rules_hold_for_objects_too(make, key):
-    """Configs built or replaced in Python follow the rules, without policy names."""
+    """Rules also hold for configs built in Python."""
     with pytest.raises(ConfigError) as caught:
         make()
     assert caught.value.what == key
 
 
 def test_config_is_not_changed():
-    """No field can be set; changed copies share sections, a given section stays."""
+    """Configs are immutable; changed copies share the other sections."""
     policy = PolicyConfig()
     with pytest.raises(ValueError, match="frozen"):
         policy.gamma = 0.5
@@ -335,20 +353,20 @@ def test_config_is_not_changed():
 
 
 def test_warpdrives_rule_has_no_minibatches():
-    """One update per batch, so a minibatch count has no effect."""
+    """WarpDrive's rule refuses minibatches: it has one update per batch."""
     config = RunConfig.from_dict(run({"algorithm": "PPO", "n_minibatches": 7}, trainer={"compat": "warpdrive"}))
     assert config.policy["p"].n_minibatches == 7
 
 
 @pytest.mark.parametrize("given_config", [3, None, [1]], ids=str)
 def test_what_is_no_mapping_is_refused(given_config):
-    """A run config is a mapping of sections; an empty file is none."""
+    """A run config must be a mapping of sections."""
     with pytest.raises(ConfigError, match=r"run config: must be a mapping with keys env, name, policy"):
         RunConfig.from_dict(given_config)
 
 
 def test_file_that_cannot_be_read_is_an_error(tmp_path):
-    """Missing, or no YAML; and without PyYAML none can be."""
+    """An unreadable file, or one without PyYAML, is an error."""
     with pytest.raises(ConfigError, match=r"run config: must be a file that can be read .*nowhere\.yaml"):
         RunConfig.load(tmp_path / "nowhere.yaml")
     path = tmp_path / "run.yaml"
@@ -358,7 +376,7 @@ def test_file_that_cannot_be_read_is_an_error(tmp_path):
 
 
 def test_missing_pyyaml_is_an_error_that_says_how_to_install_it(monkeypatch):
-    """Only files need it."""
+    """Missing PyYAML raises for files, with the install line."""
     monkeypatch.setitem(sys.modules, "yaml", None)
     with pytest.raises(ConfigError, match=re.escape('pip install "warpdrive-min[train]"')):
         RunConfig.load(SHIPPED[0])
@@ -369,7 +387,10 @@ def test_missing_pyyaml_is_an_error_that_says_how_to_install_it(monkeypatch):
 
 
 def test_episodes_make_iterations():
-    """3 episodes of 50 steps, or 5 of 20, fill a batch of 100 once."""
+    """Episodes are converted to iterations, at least one.
+
+    3 episodes of 50 steps, or 5 of 20, fill a batch of 100 once.
+    """
     config = RunConfig.from_dict(run(trainer={"num_episodes": 3, "train_batch_size": 100}))
     assert [config.n_iterations(length) for length in (34, 50, 100, 1_000)] == [1, 1, 3, 30]
     with pytest.raises(ConfigError) as caught:
@@ -378,7 +399,7 @@ def test_episodes_make_iterations():
 
 
 def test_weight_files_are_those_that_are_named():
-    """By the part of the networks."""
+    """Weight files are listed by the part of the networks."""
     assert PolicyConfig(model=ModelConfig(model_ckpt_filepath="a.pt")).weight_files == {"model": "a.pt"}
     model = ActorCriticConfig(model_ckpt_filepath=ActorCriticFiles(critic="c.pt"))
     assert PolicyConfig(algorithm="DDPG", tau=1.0, model=model).weight_files == {"critic": "c.pt"}
@@ -404,7 +425,7 @@ def rows_of_page():
 
 
 def test_page_has_every_key_with_its_default():
-    """In the order of the code, and no other."""
+    """The page lists each key with its default, in order."""
     rows = rows_of_page()
     got = {heading: [key for where, key, _ in rows if where == heading] for heading in TABLES}
     assert got == {heading: list(cls.model_fields) for heading, cls in TABLES.items()}
@@ -423,7 +444,7 @@ NUMBERS = {**SECTIONS, "sampler.params": SamplerParams, "population": Population
 
 
 def within(section: str, value):
-    """Return a mapping with a value at a section, in a run of PPO."""
+    """Return a PPO mapping with a value in a section."""
     for name in reversed(section.split(".")):
         value = {name: value}
     return {"policy": {"p": {"algorithm": "PPO"}}} | value
@@ -440,7 +461,7 @@ def outcome(mapping) -> str:
 @pytest.mark.parametrize("value", EXTREMES, ids=lambda value: repr(value)[:12])
 @pytest.mark.parametrize("section", NUMBERS)
 def test_extreme_number_is_refused_or_read(section, value):
-    """The error is one short line, unless the key allows such numbers."""
+    """An extreme number is read, or refused in one short line."""
     for key in NUMBERS[section].model_fields:
         for given_value in (value, [value], [[0, value]], {"p": value}):
             said = outcome(within(section, {key: given_value}))
@@ -480,7 +501,7 @@ def test_extreme_number_is_refused_or_read(section, value):
     ids=str,
 )
 def test_bound_is_named(given_config, key):
-    """Values that would loop, allocate or overflow are refused by key, at once."""
+    """Values that would loop, allocate or overflow are refused."""
     with pytest.raises(ConfigError) as caught:
         RunConfig.from_dict(given_config)
     assert caught.value.what == key
@@ -488,7 +509,10 @@ def test_bound_is_named(given_config, key):
 
 @pytest.mark.parametrize(("number", "near"), [(10_000, 7), (10_000, 10_001), (1, 5), (2**31 - 1, 3), (12, 12)])
 def test_divisors_around_a_number(number, near):
-    """The nearest below and above; above the number only the number itself."""
+    """The nearest divisors below and above are found.
+
+    Above the number only the number itself.
+    """
     divisors = [n for n in range(1, min(number, 20_000) + 1) if number % n == 0] + [number]
     below, above = divisors_around(number, near)
     assert below == max(n for n in divisors if n <= near)
@@ -503,7 +527,10 @@ def recursive_list() -> list:
 
 @pytest.mark.parametrize("key", ["env", "trainer", "policy"])
 def test_mapping_that_contains_itself_is_refused(key):
-    """Python can create recursion that no file can."""
+    """A mapping that contains itself is refused.
+
+    Python can create it, files cannot.
+    """
     with pytest.raises(ConfigError, match="nested"):
         RunConfig.from_dict(run() | {key: {"x": recursive_list()}})
 
@@ -538,7 +565,7 @@ UNREADABLE = {
 
 @pytest.mark.parametrize("name", UNREADABLE)
 def test_unreadable_file_is_told_in_a_line(name, tmp_path):
-    """Any file gives a config or one line of error."""
+    """Any file gives a config or a one-line error."""
     path, content = tmp_path / "run.yaml", UNREADABLE[name]
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     with pytest.raises(ConfigError) as caught:
@@ -557,7 +584,7 @@ def test_unreadable_file_is_told_in_a_line(name, tmp_path):
     ],
 )
 def test_repeated_key_is_refused(text, line, key, tmp_path):
-    """At any depth; a key that replaces a merged one is none."""
+    """Repeated keys are refused at any depth, except merged ones."""
     path = tmp_path / "run.yaml"
     path.write_text(text)
     with pytest.raises(ConfigError) as caught:
@@ -569,7 +596,7 @@ def test_repeated_key_is_refused(text, line, key, tmp_path):
 
 @pytest.mark.parametrize("path", ["", "a\0b", ".", "/dev/zero", "x" * 5_000])
 def test_path_that_is_no_file_is_told_in_a_line(path):
-    """A folder, an endless file, names that no system has."""
+    """A path that is no regular file gives a one-line error."""
     with pytest.raises(ConfigError) as caught:
         RunConfig.load(path)
     assert "\n" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""DDPG: losses, steps, targets against float64, waiting, WarpDrive's rule by hand."""
+"""DDPG: losses, steps and targets against float64, and WarpDrive's rule."""
 
 from __future__ import annotations
 
@@ -58,13 +58,16 @@ def settings(**changes):
 
 
 def make(kind, config, models, batch, n_step=1, rate=LR):
-    """Return an algorithm with set rates; its ``iterate()`` learns from the batch."""
+    """Return an algorithm with set rates that learns from the batch."""
     models = dict(zip(("actor", "critic"), models, strict=True))
     return builders.make_algorithm(kind, config, models, SPACE, batch, rate=rate, n_step=n_step)
 
 
 def linear(batch, n_step=1, kind=DDPG, **changes):
-    """Return an algorithm with an actor of weight 1/2 and a critic of weights 1 and 3."""
+    """Return an algorithm with a linear actor and critic.
+
+    The actor has weight 1/2, the critic weights 1 and 3.
+    """
     return make(kind, settings(**changes), (LinearActor(0.5), LinearCritic(1.0, 3.0)), batch, n_step)
 
 
@@ -83,7 +86,10 @@ def networks(batch, n_step=2, rate=1e-3, **changes):
 
 
 def one_transition():
-    """Return a batch with (observation, action, reward, next) = (2, 1, 2, 4)."""
+    """Return a batch of one transition: (2, 1, 2, 4).
+
+    These are observation, action, reward and next observation.
+    """
     batch = make_buffer(1, 1, 1, n_types=1)
     batch.observations[:, 0, 0, 0] = torch.tensor([2.0, 4.0])
     batch.actions.fill_(1)
@@ -92,7 +98,7 @@ def one_transition():
 
 
 def play(batch, seed):
-    """Fill a batch with a rollout of noise, with ends of both kinds."""
+    """Fill a batch with random numbers and both kinds of ends."""
     generator = torch.Generator().manual_seed(seed)
     for array in (batch.observations, batch.actions, batch.rewards, batch.truncated_observations):
         array.copy_(torch.randn(array.shape, generator=generator))
@@ -110,7 +116,10 @@ def everything(algorithm):
 
 
 def test_updates_equal_float64():
-    """Networks, several agents, clipping, Adam: metrics and weights equal float64's."""
+    """Updates equal float64's: metrics and weights.
+
+    Networks, several agents, clipping, Adam.
+    """
     batch = make_buffer(4, 5, 2, n_truncated=4, n_features=3, n_types=1)
     algorithm = networks(batch, clip_grad_norm=True, max_grad_norm=0.1, updates_per_iteration=1)
     actor, critic = (copy.deepcopy(model).double() for model in (algorithm.actor, algorithm.critic))
@@ -158,7 +167,7 @@ def test_updates_equal_float64():
 
 
 def test_updates_per_iteration_are_that_many_steps():
-    """Each step draws again and moves both networks."""
+    """Each of an iteration's updates samples again and moves both networks."""
     batch = make_buffer(4, 5, 1, n_truncated=4, n_features=2, n_types=1)
     play(batch, 0)
     algorithm = networks(batch, updates_per_iteration=3)
@@ -172,7 +181,10 @@ def test_updates_per_iteration_are_that_many_steps():
 
 
 def test_nothing_is_learnt_before_learning_starts():
-    """Weights, moments and targets stay until the buffer is full enough."""
+    """Nothing is learned before the buffer has enough rows.
+
+    Weights, moments and targets stay.
+    """
     batch = make_buffer(4, 5, 1, n_truncated=4, n_features=2, n_types=1)
     algorithm = networks(batch, learning_starts=41)
     start = everything(algorithm)
@@ -194,13 +206,16 @@ def test_nothing_is_learnt_before_learning_starts():
 
 
 def test_learning_must_start_before_the_buffer_is_full():
-    """More than the buffer's size would never be reached."""
+    """Learning must start within the buffer's size."""
     with refused("policy.p.learning_starts", 101):
         linear(one_transition(), learning_starts=101)
 
 
 def test_returns_are_not_normalised():
-    """The critic's targets contain its own predictions, so their scale must stay."""
+    """DDPG refuses normalised returns.
+
+    The critic's targets contain its own predictions, so their scale must stay.
+    """
     with refused("policy.p.normalize_return", True):
         linear(one_transition(), normalize_return=True)
 
@@ -209,7 +224,10 @@ def test_returns_are_not_normalised():
 
 
 def two_rows():
-    """Return a batch of the observations 1 and 2, actions 0, and rewards 2 and 3."""
+    """Return a batch of two rows.
+
+    Observations are 1 and 2, actions 0, and rewards 2 and 3.
+    """
     batch = make_buffer(2, 1, 1, n_types=1)
     batch.observations[:, 0, 0, 0] = torch.tensor([1.0, 2.0, 9.0])
     batch.rewards[:, 0, 0] = torch.tensor([2.0, 3.0])
@@ -217,12 +235,12 @@ def two_rows():
 
 
 def test_warpdrive_update_by_hand():
-    """Two rows, linear networks: the critic descends both losses at the old weights.
+    """WarpDrive's update equals the one worked out by hand.
 
-    The critic's values are 1 and 2. The target critic gives 2 + 3 * 1 = 5 for the second observation with the target
-    actor's action. The targets are 2 + 5/2 and, in the last row, 5. The errors -3.5 and -3 give the gradient (-3.5 * 1
-    - 3 * 2, 0). The actor's loss adds (-1.5, -0.75), the means of observations and actions. The actor's gradient is -3
-    * 1.5.
+    Two rows, linear networks: the critic descends both losses at the old weights. The critic's values are 1 and 2.
+    The target critic gives 2 + 3 * 1 = 5 for the second observation with the target actor's action. The targets are 2
+    + 5/2 and, in the last row, 5. The errors -3.5 and -3 give the gradient (-3.5 * 1 - 3 * 2, 0). The actor's loss
+    adds (-1.5, -0.75), the means of observations and actions. The actor's gradient is -3 * 1.5.
     """
     algorithm = warpdrive(two_rows())
     algorithm.iterate()
@@ -245,7 +263,10 @@ def test_warpdrive_update_by_hand():
 
 
 def test_warpdrive_waits_for_its_rows_and_keeps_the_latest():
-    """With n steps, rollouts of 2, windows of 4: two updates only fill the 5 rows."""
+    """WarpDrive's rule waits for its rows, and keeps the latest.
+
+    With n steps, rollouts of 2, windows of 4: two updates only fill the 5 rows.
+    """
     batch = two_rows()
     algorithm = warpdrive(batch, n_step=4)
     for rollout in range(4):
@@ -276,6 +297,6 @@ def test_warpdrive_normalises_by_row():
 
 
 def test_warpdrive_needs_two_rows():
-    """One row has none after it."""
+    """WarpDrive's rule needs two rows: the last has no successor."""
     with refused("policy.p", 1):
         warpdrive(one_transition())

@@ -1,4 +1,4 @@
-"""Torch and NumPy settings of a caller do not affect a run, and persist."""
+"""Callers' torch and NumPy settings stay, and change no run."""
 
 from __future__ import annotations
 
@@ -105,7 +105,10 @@ def expected(tmp_path_factory):
 
 
 def cases():
-    """Return each run with each change; most pairs are nightly."""
+    """Return each run with each change of settings.
+
+    Most pairs are nightly.
+    """
     for name in RUNS:
         for changed in DEFAULTS:
             is_quick = changed == "dtype" or name == "recurrent" or (name, changed) == ("DDPG", "device")
@@ -115,7 +118,10 @@ def cases():
 
 @pytest.mark.parametrize(("name", "changed"), list(cases()))
 def test_callers_defaults_change_nothing(name, changed, expected, tmp_path):
-    """Training, evaluation and a resumed run are bit-identical; settings persist."""
+    """Callers' settings change no training, evaluation or resumed run.
+
+    They are bit-identical; the settings persist.
+    """
     want, scores = expected(name)
     with DEFAULTS[changed]():
         before = state_of_caller()
@@ -127,7 +133,7 @@ def test_callers_defaults_change_nothing(name, changed, expected, tmp_path):
 
 @pytest.mark.parametrize("changed", ["dtype", "device", "errors"])
 def test_callers_defaults_change_no_population(changed, tmp_path):
-    """Members' networks do not depend on them either."""
+    """Callers' settings change no networks of a population."""
     config = {
         "trainer": {"num_envs": 4, "num_episodes": 1000, "train_batch_size": 24, "env_backend": "cpu", "seed": 1},
         "population": {"size": 4, "clip_param": [0.1, 0.2]},
@@ -168,7 +174,10 @@ PLACED = {"arange", "as_tensor", "asarray", "randint", "randperm"}
 
 @pytest.mark.parametrize("path", sorted(Path(warpdrive_min.__file__).parent.rglob("*.py")), ids=lambda path: path.stem)
 def test_allocations_name_type_and_device(path):
-    """Otherwise they would use the caller's default type or device."""
+    """Allocations name dtype and device.
+
+    Otherwise they would use the caller's defaults.
+    """
     missing = []
     for node in ast.walk(ast.parse(path.read_text())):
         if not (isinstance(node, ast.Call) and ast.unparse(node.func).startswith("torch.")):

@@ -1,6 +1,6 @@
-"""Several ranks on the CPU, by Gloo: shared state, own state, and deaths.
+"""Several ranks on the CPU: shared state, own state, deaths.
 
-Run as a program, it is one rank, as started by `launch`.
+They use Gloo. Run as a program, it is one rank, as started by `launch`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ GRU = {**PPO, "model": {"type": "gru", "fc_dims": [8], "hidden_size": 4}}
 
 @contextlib.contextmanager
 def training(folder: Path, name: str, policy: dict, backend: str = "host", **trainer) -> Iterator[Trainer]:
-    """Build a tiny trainer in ``folder/CartPole/test/name``, and close it at the end."""
+    """Yield a tiny trainer in ``folder/CartPole/test/name``."""
     n_episodes = N_ITERATIONS * N_ENVS * N_STEPS // EPISODE_LENGTH
     made = make_trainer(
         CartPole(episode_length=EPISODE_LENGTH),
@@ -72,7 +72,7 @@ def training(folder: Path, name: str, policy: dict, backend: str = "host", **tra
 
 
 def main(task: str, folder: Path, backend: str = "host") -> None:
-    """Do one of the tasks as a rank, and write its result to ``folder``."""
+    """Do a task as a rank; write its result to ``folder``."""
     n_threads = torch.get_num_threads()
     with process_group(backend) as world:
         found = TASKS[task](world, folder, backend) | {"threads": (n_threads, torch.get_num_threads())}
@@ -86,7 +86,10 @@ def threads_of_gloo() -> list[str]:
 
 
 def work(world: World, folder: Path, backend: str) -> dict:
-    """Resume a dead rank's run, train, stop at a return, and drift apart."""
+    """Train, resume a dead rank's run, and drift apart.
+
+    It also stops at a return.
+    """
     found: dict = {"world": world, "of": World.of(), "is_rank": is_rank(), "within": threads_of_gloo()}
 
     with training(folder, "gradient", A2C) as trainer:
@@ -194,12 +197,18 @@ def stop(world: World, folder: Path, backend: str) -> dict:
 
 
 def tell_process() -> None:
-    """Write a line with this process's id in one call; ``print`` may split it."""
+    """Write a line with this process's id in one call.
+
+    ``print`` may split it.
+    """
     os.write(1, f"{os.getpid()}\n".encode())
 
 
 def capture(world: World, folder: Path, backend: str) -> dict:
-    """Train eagerly, then by a graph with the all-reduce, alive at the group's end."""
+    """Train eagerly, then by a graph with the all-reduce.
+
+    The graph is alive when the group ends.
+    """
     found: dict = {}
     for mode in ("eager", "graph"):
         OPEN.append(training(folder, mode, PPO, backend, mode=mode))
@@ -261,7 +270,7 @@ def worked(folder, killed) -> list[dict]:
 
 
 def test_ranks_know_their_world(worked):
-    """Each process has its own rank of two, and a share of the threads."""
+    """Each rank has its number and share of the threads."""
     assert [found["world"] for found in worked] == [found["of"] for found in worked] == [World(0, 2), World(1, 2)]
     assert all(found["is_rank"] for found in worked)
     assert not is_rank()
@@ -271,19 +280,28 @@ def test_ranks_know_their_world(worked):
 
 
 def test_closed_group_leaves_no_thread_that_could_crash_the_end(worked):
-    """Gloo's threads end with the group, though optimisers imported much meantime."""
+    """A closed group leaves no thread of Gloo.
+
+    Such a thread could crash the exit, though optimisers imported much before it.
+    """
     for found in worked:
         assert bool(found["within"]) == Path("/proc/self/task").exists()
         assert found["left"] == []
 
 
 def test_training_on_a_cpu_does_not_import_the_compiler_of_torch(worked):
-    """It would cost a second of each start, and nothing there needs it."""
+    """Training on a CPU does not import torch's compiler.
+
+    It would cost a second of each start, and nothing there needs it.
+    """
     assert not any(found["has_compiler"] for found in worked)
 
 
 def test_gradient_of_two_ranks_is_that_of_one_process_which_plays_both(worked, tmp_path, monkeypatch):
-    """An update of two ranks follows the mean of the ranks' gradients."""
+    """Two ranks' gradient is the mean of their own gradients.
+
+    One process plays both ranks for the comparison.
+    """
     alone = []
     for rank in range(2):
         # One process with the rank's seeds and no group.
@@ -298,7 +316,10 @@ def test_gradient_of_two_ranks_is_that_of_one_process_which_plays_both(worked, t
 
 
 def test_weights_stay_equal_to_the_bit_while_environments_differ(worked):
-    """Six PPO iterations with skipped steps (target_kl) give bit-identical weights."""
+    """Ranks' weights are bit-identical while their environments differ.
+
+    Six PPO iterations with skipped steps (target_kl).
+    """
     first, second = worked
     assert torch.equal(first["weights"], second["weights"])
     assert not (first["observations"] == second["observations"]).all(axis=(1, 2)).any()
@@ -307,7 +328,7 @@ def test_weights_stay_equal_to_the_bit_while_environments_differ(worked):
 
 
 def test_metrics_are_those_of_all_ranks(worked):
-    """Both ranks report equal numbers and all steps, in one folder."""
+    """Ranks report equal metrics over all steps, in one folder."""
     first, second = (
         {key: value for key, value in found["row"].items() if not key.endswith(("_s", "seconds"))} for found in worked
     )
@@ -320,20 +341,26 @@ def test_metrics_are_those_of_all_ranks(worked):
 
 
 def test_stop_return_stops_all_ranks_together(worked):
-    """The mean over all ranks' episodes decides, not a rank's own."""
+    """A stop return is checked against all ranks' episodes."""
     for found in worked:
         assert found["judged"] == [(10.0, False), (12.0, True)]
 
 
 def test_ranks_that_drift_apart_are_an_error_at_the_next_log(worked):
-    """One differing weight raises on all ranks, with the name of rank and tensor."""
+    """One differing weight raises on all ranks.
+
+    The error names rank and tensor, at the next log.
+    """
     for found in worked:
         assert "on rank 1 than on rank 0" in found["drift"]
         assert "policy/shared/model/" in found["drift"]
 
 
 def test_checksum_sees_one_bit_and_a_swap():
-    """Bytes 1, 2 give 1 * 1 + 2 * 3 = 7; other orders and bits differ."""
+    """The checksum differs for other bits and another order.
+
+    Bytes 1, 2 give 1 * 1 + 2 * 3 = 7.
+    """
     assert checksum(torch.tensor([1, 2], dtype=torch.uint8)) == 7
     values = torch.tensor([1.0, 2.0, 3.0])
     others = [values.flip(0), values.nextafter(torch.tensor(torch.inf)), values * torch.tensor([1, 1, -1])]
@@ -342,7 +369,7 @@ def test_checksum_sees_one_bit_and_a_swap():
 
 
 def test_checkpoint_of_two_ranks_is_refused_by_one(worked, tmp_path):
-    """Another number of ranks cannot resume, but can load the weights."""
+    """Another number of ranks cannot resume, but can load weights."""
     saved = worked[0]["folder"] / "checkpoints"
     with training(tmp_path, "alone", PPO) as trainer:
         with pytest.raises(CheckpointError, match=r"'ranks': \(2, 1\)"):
@@ -352,7 +379,10 @@ def test_checkpoint_of_two_ranks_is_refused_by_one(worked, tmp_path):
 
 
 def test_run_goes_on_after_a_rank_was_killed(killed, worked):
-    """The error names the dead rank; both resume without a difference."""
+    """After a rank is killed, both ranks resume without a difference.
+
+    The error names the dead rank.
+    """
     assert re.search(r"none of 2 ranks may fail \(got .*rank 1: process \d+, SIGKILL[;']", killed)
     for found in worked:
         assert found["resumed_at"] == 2, "the latest checkpoint"
@@ -361,7 +391,10 @@ def test_run_goes_on_after_a_rank_was_killed(killed, worked):
 
 @pytest.mark.parametrize(("rows", "moments"), [("seen", "model/fc.normaliser."), ("returns", "algorithm/rewards/")])
 def test_ranks_normalise_by_the_rows_of_all(worked, rows, moments):
-    """Moments equal those of one process with all rows, bit-identical on both ranks."""
+    """Ranks' moments equal those of one process with all rows.
+
+    They are bit-identical on both ranks.
+    """
     first, second = worked
     alone = RunningMoments(*first[rows][0].shape[1:])
     rollouts = list(zip(first[rows], second[rows], strict=True))
@@ -375,7 +408,7 @@ def test_ranks_normalise_by_the_rows_of_all(worked, rows, moments):
 
 
 def test_ranks_remember_what_is_theirs(worked):
-    """A recurrent policy shares weights, and resumes with a state per rank."""
+    """Ranks share recurrent weights, and each resumes its own state."""
     first, second = worked
     assert torch.equal(first["remembered"][0], second["remembered"][0])
     assert not torch.equal(first["remembered"][1], second["remembered"][1])
@@ -385,7 +418,10 @@ def test_ranks_remember_what_is_theirs(worked):
 
 
 def test_error_of_a_rank_ends_the_run_and_is_told(folder, tmp_path, capfd, monkeypatch):
-    """The error names rank and exit code, and no process remains."""
+    """An error of a rank ends all ranks.
+
+    The error names rank and exit code, and no process remains.
+    """
     handler = signal.getsignal(signal.SIGTERM)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     why = r"none of 2 ranks may fail \(got .*rank 1: process \d+, exit code 1, ConfigError: rank 1 has had enough[;']"
@@ -398,7 +434,7 @@ def test_error_of_a_rank_ends_the_run_and_is_told(folder, tmp_path, capfd, monke
 
 @contextlib.contextmanager
 def launched(task: str, folder: Path) -> Iterator[tuple[subprocess.Popen, list[int]]]:
-    """Yield a launcher and its two working ranks; kill it at the end."""
+    """Yield a launcher and its two ranks; kill it afterwards."""
     words = [sys.executable, "-m", PROGRAM, "launch", task, str(folder)]
     environment = {**os.environ, "TMPDIR": str(folder)}
     with subprocess.Popen(words, cwd=ROOT, env=environment, stdout=-1, stderr=-1, text=True) as launcher:
@@ -410,7 +446,10 @@ def launched(task: str, folder: Path) -> Iterator[tuple[subprocess.Popen, list[i
 
 
 def test_ranks_end_with_the_process_that_launched_them(tmp_path):
-    """A killed launcher leaves no rank, even in a collective, after 10 s."""
+    """Ranks end within 10 s after their launcher is killed.
+
+    They may be in a collective.
+    """
     with launched("wait", tmp_path) as (launcher, ranks):
         for rank in ranks:
             os.kill(rank, 0)
@@ -422,7 +461,7 @@ def test_ranks_end_with_the_process_that_launched_them(tmp_path):
 
 @pytest.mark.parametrize("number", [number for number in SIGNALS if number != signal.SIGINT])
 def test_ranks_are_stopped_together(number, tmp_path):
-    """All ranks save upon a signal, print one line in total, and end.
+    """A signal stops all ranks, which save; one line is printed.
 
     The same holds in a shell's background, where Ctrl-C is ignored.
     """
@@ -470,7 +509,10 @@ def two_gpus(monkeypatch) -> list[object]:
 
 
 def test_joined_takes_the_gpu_of_its_local_rank_first(two_gpus, monkeypatch):
-    """Rank 5, second on its machine, selects GPU 1, then opens the group."""
+    """A rank selects its GPU before it opens the group.
+
+    Rank 5, second on its machine, selects GPU 1.
+    """
     monkeypatch.setenv("LOCAL_RANK", "1")
     own = torch.device("cuda", 1)
     with process_group("pycuda"):
@@ -479,7 +521,10 @@ def test_joined_takes_the_gpu_of_its_local_rank_first(two_gpus, monkeypatch):
 
 
 def test_more_ranks_than_gpus_are_refused(two_gpus, monkeypatch):
-    """No process is started, and the rank without a GPU refuses, too."""
+    """More ranks than GPUs are refused before any start.
+
+    The rank without a GPU refuses, too.
+    """
     with pytest.raises(ConfigError, match=r"each of the 3 processes needs its own GPU \(got 2\)"):
         launch(3, [], env_backend="pycuda")
     monkeypatch.setenv("LOCAL_RANK", "2")
@@ -490,7 +535,10 @@ def test_more_ranks_than_gpus_are_refused(two_gpus, monkeypatch):
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_graphs_are_let_go_of_before_the_group_is_closed(fails, two_gpus, monkeypatch):
-    """NCCL would wait for graphs; a failing rank closes nothing."""
+    """Graphs are destroyed before the group is closed.
+
+    NCCL would wait for graphs; a failing rank closes nothing.
+    """
     monkeypatch.setenv("LOCAL_RANK", "1")
     monkeypatch.setattr(captured, "capture", lambda backend, work: lambda: two_gpus.append("replayed"))
     part = captured.Captured(backends.get("host"), lambda: two_gpus.append("eager"), as_graph=True)
@@ -508,7 +556,10 @@ def test_graphs_are_let_go_of_before_the_group_is_closed(fails, two_gpus, monkey
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 @pytest.mark.parametrize("backend", ["pycuda", "numba"])
 def test_graph_holds_the_all_reduce(backend, tmp_path):
-    """A captured update equals an eager one on both ranks, and ranks end."""
+    """A captured update with all-reduce equals an eager one.
+
+    It does on both ranks, and the ranks end.
+    """
     first, second = run("capture", tmp_path, backend)
     assert (first["device"], second["device"]) == (0, 1)
     for found in (first, second):
@@ -526,6 +577,6 @@ if __name__ == "__main__":
 
 
 def test_joined_is_the_old_name_of_process_group() -> None:
-    """It warns and works."""
+    """The old name `joined` works, with a warning."""
     with pytest.warns(DeprecationWarning, match="joined is now process_group"), distributed_runs.joined("cpu") as world:
         assert world.size == 1

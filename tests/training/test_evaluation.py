@@ -1,4 +1,4 @@
-"""Evaluation: known policies get their worked-out scores; training is unaffected."""
+"""Evaluation: scores of known policies by hand; training is unaffected."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from warpdrive_min.training.loop.evaluation import evaluate
 
 
 class Always(torch.nn.Module):
-    """Policy with constant outputs on Clock; by default it prefers later choices."""
+    """Policy with constant outputs, which prefers later choices.
+
+    It plays Clock; other outputs can be given.
+    """
 
     def __init__(self, *logits):
         super().__init__()
@@ -49,7 +52,10 @@ def fetch(trainer, **given):
 
 
 def test_score_is_that_of_whole_episodes():
-    """Three steps that pay 2 and 12: 42 together, 21 an agent, in every episode."""
+    """A score is the mean return of complete episodes.
+
+    Three steps that pay 2 and 12: 42 together, 21 an agent.
+    """
     score = scores()["shared"]
     assert (score.mean_return, score.mean_agent_return, score.mean_steps) == (42, 21, 3)
     assert (score.standard_error, score.n_episodes) == (0, 5)
@@ -57,7 +63,10 @@ def test_score_is_that_of_whole_episodes():
 
 @pytest.mark.parametrize("breaks_at", [0, 3])
 def test_first_episode_alone_counts(breaks_at):
-    """Later pay does not count, even NaN: two steps of five score 28."""
+    """Only the first episode counts, even before a NaN.
+
+    Two steps of five score 28.
+    """
     score = scores(Clock(episode_length=5, ends_at=2, breaks_at=breaks_at))["shared"]
     assert (score.mean_return, score.mean_steps) == (28, 2)
 
@@ -72,19 +81,28 @@ def test_first_episode_alone_counts(breaks_at):
     ids=["interleaved", "last", "separate"],
 )
 def test_each_policy_gets_the_score_of_its_agents(env, policies, layout):
-    """Agents 0 and 2 earn 2 and 22 a step, agent 1 earns 12."""
+    """Each policy gets its agents' score.
+
+    Agents 0 and 2 earn 2 and 22 a step, agent 1 earns 12.
+    """
     got = scores(env, policies, layout)
     assert {name: score.mean_return for name, score in got.items()} == {"even": 72, "odd": 36}
     assert got["even"].mean_agent_return == 36
 
 
 def test_masks_hold_in_evaluation():
-    """Best allowed choices: agent 0 takes 2, 2, 1, agent 1 takes 2, 1, 2."""
+    """Evaluation draws no masked action.
+
+    Best allowed choices: agent 0 takes 2, 2, 1, agent 1 takes 2, 1, 2.
+    """
     assert scores(Clock(is_masked=True))["shared"].mean_return == 40
 
 
 def test_draws_are_even_where_the_policy_is():
-    """Even chances earn 36 in all, by sixty draws within 4 standard errors."""
+    """An even policy draws evenly, and repeats by its seed.
+
+    Even chances earn 36 in all, by sixty draws within 4 standard errors.
+    """
     even = Always(0.0, 0.0, 0.0)
     score = scores(model=even, greedy=False, n_episodes=60)["shared"]
     spread = (6 * 2 / 3) ** 0.5  # of six actions, each of variance 2/3
@@ -95,18 +113,18 @@ def test_draws_are_even_where_the_policy_is():
 
 
 def test_one_episode_has_no_spread():
-    """Its standard error is 0, not NaN."""
+    """The standard error of one episode is 0, not NaN."""
     assert scores(n_episodes=1)["shared"].standard_error == 0
 
 
 def test_no_episode_is_refused():
-    """The number must be positive."""
+    """An evaluation needs at least one episode."""
     with refused("evaluate.n_episodes", 0):
         scores(n_episodes=0)
 
 
 def test_ddpg_is_evaluated_without_noise(tmp_path):
-    """Greedy or not, actions are the actor's: equal scores; another start differs."""
+    """DDPG is evaluated without noise, greedy or not."""
     trainer = make_run("DDPG", basedir=tmp_path)
     first, second = (trainer.evaluate(4, greedy=greedy) for greedy in (True, False))
     assert first == second
@@ -124,7 +142,10 @@ def states(env, list_of_states=("observations",), policies=ALL, layout=None, mod
 
 
 def test_episode_states_end_in_nan():
-    """2 of 5 steps give 3 rows of states, 2 of actions, then NaN."""
+    """Episode states end in NaN after an early end.
+
+    2 of 5 steps give 3 rows of states, 2 of actions.
+    """
     env = Clock(episode_length=5, ends_at=2)
     seen, actions, rewards, chances = states(
         env, env_id=1, include_rewards_actions=True, include_probabilities=True, greedy=True
@@ -144,7 +165,10 @@ def test_episode_states_end_in_nan():
 
 
 def test_episode_states_fill_all_rows_of_a_whole_episode():
-    """Up to the time limit no row is NaN; states alone come as a dict."""
+    """States of a complete episode contain no NaN.
+
+    States alone come as a dict.
+    """
     got = states(Clock())
     assert list(got) == ["observations"]
     assert got["observations"][:, 0, 0].tolist() == [0, 1, 2, 3]
@@ -161,7 +185,7 @@ def test_probabilities_are_those_under_the_mask():
 
 
 def test_episode_of_separate_arrays_has_all_agents():
-    """Actions and rewards of separate arrays come in the environment's agent order."""
+    """Separate arrays come in the environment's order of agents."""
     env = Clock(num_agents=3, policies=SPLIT)
     _, actions, rewards = states(
         env, ["observations_odd"], SPLIT, WarpDriveLayout(separate=True), include_rewards_actions=True, greedy=True
@@ -171,7 +195,10 @@ def test_episode_of_separate_arrays_has_all_agents():
 
 
 def test_actions_of_different_types_are_no_one_array():
-    """Policies whose arrays differ in action types need queries by name."""
+    """Actions of different types cannot be fetched as one array.
+
+    Each policy is fetched by name.
+    """
     parts = {"sampled_actions_even": np.zeros((3, 2, 1)), "sampled_actions_odd": np.zeros((3, 1, 2))}
     taken = {name: SimpleNamespace(suffix=f"_{name}", agents=SPLIT[name], space=name) for name in SPLIT}
     with pytest.raises(ConfigError, match=r"as many types to be one array .*; name sampled_actions_<policy> among"):
@@ -179,13 +206,16 @@ def test_actions_of_different_types_are_no_one_array():
 
 
 def test_episode_states_must_be_there():
-    """A name that no array has is refused."""
+    """A request for an unknown array is refused."""
     with pytest.raises(DataError, match="'place' has no row for each environment"):
         states(Clock(), ["place"])
 
 
 def test_continuous_probabilities_are_the_mean(tmp_path):
-    """For continuous actions the mean is returned, which greedy actions equal."""
+    """For continuous actions, the mean replaces probabilities.
+
+    Greedy actions equal it.
+    """
     trainer = make_run("PPO, continuous", basedir=tmp_path)
     _, actions, _, means = fetch(trainer, include_rewards_actions=True, include_probabilities=True, greedy=True)
     assert len(means) == len(actions)

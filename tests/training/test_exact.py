@@ -1,4 +1,7 @@
-"""Exact training: kernels against NumPy (bit for bit) and torch; whole runs."""
+"""Exact training: kernels against NumPy and torch; complete runs.
+
+Bit for bit against NumPy.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +86,7 @@ def tanh(x):
 
 
 def products(x, weights, start):
-    """Return start + the products of rows with rows, each a chain of `fma`."""
+    """Return start plus products of rows, each a chain of `fma`."""
     out = np.broadcast_to(start, (len(x), len(weights))).astype(F)
     for i in range(x.shape[1]):
         out = fma(x[:, i : i + 1], weights[:, i][None], out)
@@ -135,7 +138,7 @@ def numbers(exact, *shape, scale=1.0, seed=0):
 
 
 def test_fma_of_the_definition_rounds_once():
-    """A product whose low half decides a tie, which rounding twice would lose."""
+    """`fma` rounds once, where rounding twice would differ."""
     a, c = F(1 + 2**-12), F(1)
     assert fma(np.array([a]), np.array([a]), np.array([c]))[0] == F(2 + 2**-11 + 2**-24)
     twice = F(np.float64(F(1 + 2**-23)) * F(1 + 2**-23) + 2.0**30)
@@ -145,7 +148,7 @@ def test_fma_of_the_definition_rounds_once():
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
 def test_networks_are_their_definition(exact, activation):
-    """Bit-identical outputs and gradients, equal to torch's within rounding."""
+    """Exact networks equal NumPy bit by bit, and torch within rounding."""
     sizes = [5, 70, 33, 3]
     weights = []
     for n_in, n_out in itertools.pairwise(sizes):
@@ -167,7 +170,10 @@ def test_networks_are_their_definition(exact, activation):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_tanh_is_its_definition_and_accurate(exact):
-    """To 2 ulp over the range, odd, 1 far out; NaN propagates."""
+    """Exact tanh equals NumPy's bits, within 2 ulp of tanh.
+
+    It is odd, and 1 far out; NaN propagates.
+    """
     x = numbers(exact, 999, scale=3)
     x[:6] = torch.tensor([0.0, -0.0, 0.625, -40.0, 200.0, torch.nan])
     x.requires_grad_()
@@ -183,7 +189,7 @@ def test_tanh_is_its_definition_and_accurate(exact):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_squared_error_is_its_definition(exact):
-    """The mean in its order of sums, and its gradient."""
+    """Exact squared error and its gradient equal NumPy bit by bit."""
     x, target = numbers(exact, 99, 1).requires_grad_(), numbers(exact, 99, 1, seed=1)
     loss = exact.squared_error(x, target)
     error = (x.detach() - target).cpu().numpy()
@@ -195,7 +201,7 @@ def test_squared_error_is_its_definition(exact):
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("n", [1, 200])
 def test_normalisation_is_its_definition(exact, n):
-    """Mean 0 and standard deviation 1; a single number gives 0."""
+    """Exact normalisation equals NumPy; a single number gives 0."""
     x = numbers(exact, n, scale=5) + 100
     plain = x.cpu().numpy()
     distance = plain - total(plain[:, None])[0] / F(n)
@@ -208,7 +214,10 @@ def test_normalisation_is_its_definition(exact, n):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_adam_is_its_definition(exact):
-    """With or without clipping, a skipped and a broken step; torch's within rounding."""
+    """Exact Adam equals NumPy bit by bit, and torch within rounding.
+
+    Cases: with or without clipping, a skipped and a broken step.
+    """
     start, lr = numbers(exact, 130), torch.tensor(0.01, device=exact._backend.device)
     ours = ExactAdam(exact, [torch.nn.Parameter(start.clone())], lr, 2.0, 1e-6)
     torchs = FlatAdam([torch.nn.Parameter(start.clone())], lr, 2.0, 1e-6)
@@ -248,7 +257,7 @@ def squared_power(base, exponent):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_loss_of_a_gaussian_is_its_definition(exact):
-    """PPO's terms and gradients of one continuous action are bit-identical to NumPy."""
+    """PPO's loss of a continuous action equals NumPy bit by bit."""
     space, n = ActionSpace((), n_types=1, low=(-1.0,), high=(1.0,)), 100
     head, values, actions, advantages = (
         numbers(exact, n, 1, *more, seed=k) for k, more in enumerate(((1,), (), (1,), ()))
@@ -283,7 +292,10 @@ def test_loss_of_a_gaussian_is_its_definition(exact):
 
 @pytest.mark.parametrize(("method", "spread"), [(None, 64**-0.5), ("xavier", (6 / 96) ** 0.5), ("orthogonal", None)])
 def test_initial_weights_follow_the_method(method, spread):
-    """Within their limits, and spread over them; orthonormal times the gain."""
+    """Initial weights follow their method.
+
+    They are spread within their limits, or orthonormal times the gain.
+    """
     layers = torch.nn.ModuleDict({"fc": torch.nn.Linear(64, 32), "policy_head": torch.nn.Linear(3, 8)})
     initialise(layers, method, [5])
     weight, head = layers["fc"].weight.detach().double(), layers["policy_head"].weight.detach().double()
@@ -332,7 +344,10 @@ def trained(name, backend, folder, n_iterations=3, **given):
 
 @pytest.mark.parametrize("name", RUNS)
 def test_runs_have_the_same_bits_for_every_number_of_threads(name, tmp_path):
-    """Two threads end with the bits of one; another seed does not."""
+    """Any number of threads gives the same bits.
+
+    Another seed does not.
+    """
     want = trained(name, "host", tmp_path / "one")
     assert trained(name, "host", tmp_path / "seed", n_iterations=1, seed=8) != want
     torch.set_num_threads(2)
@@ -352,7 +367,7 @@ SMALL = {
 
 
 def taught(env, policy, folder, **trainer):
-    """Return an exact run's full state after some iterations, and the learner."""
+    """Return a run's state after some iterations, and its learner."""
     run = made(env, policy, folder, **trainer)
     run.train(3)
     return builders.everything(run), run.groups["shared"].algorithm._learning
@@ -374,7 +389,10 @@ def in_blocks(monkeypatch):
 
 @pytest.mark.parametrize("name", SMALL)
 def test_every_way_has_the_bits_of_steps_and_layers(name, tmp_path, request):
-    """One-launch rollouts and one-pass gradients, by CPU SIMD and by GPU blocks."""
+    """Fast rollouts and gradients are bit-identical to single kernels.
+
+    One-launch rollouts and one-pass gradients, by CPU SIMD and by GPU blocks.
+    """
     env, policy, trainer = SMALL[name]
     apart = {**policy, "model": {**policy["model"], "fused": False}}
     want, learning = taught(env, apart, tmp_path / "apart", **trainer, fused_rollout=False)
@@ -404,7 +422,10 @@ def outputs_and_gradients(sizes, activation, n_rows, exact):
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
 @pytest.mark.parametrize("sizes", NETWORKS, ids=str)
 def test_small_networks_have_the_bits_of_their_layers(sizes, activation, monkeypatch, request):
-    """One pass over 150 rows in three parts, by CPU SIMD or GPU blocks."""
+    """Small networks are bit-identical to their layers.
+
+    One pass over 150 rows in three parts, by CPU SIMD or GPU blocks.
+    """
     with monkeypatch.context() as patch:
         patch.setattr(Exact, "packed", lambda self, weights: None)
         want = outputs_and_gradients(sizes, activation, 150, Exact(backends.get("host")))
@@ -418,7 +439,10 @@ def test_small_networks_have_the_bits_of_their_layers(sizes, activation, monkeyp
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_120"])
 @pytest.mark.skipif(cuda_c.gpu_compiler() is None, reason="found neither NVRTC nor nvcc")
 def test_one_pass_compiles_for_the_gpu(architecture, tmp_path, monkeypatch):
-    """Two 64-64 networks, near the limit of a block's shared memory, compile."""
+    """One-pass gradients compile for two 64-64 networks.
+
+    They are near the limit of a block's shared memory.
+    """
     asked, launch = [], Exact.launch_blocks
 
     def launched(self, source, constants, *words, **given):
@@ -434,7 +458,10 @@ def test_one_pass_compiles_for_the_gpu(architecture, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["A2C", "DDPG"])
 def test_update_is_that_of_torch(name, tmp_path):
-    """From the same state an iteration gives equal gradient moments within rounding."""
+    """An exact update equals torch's within rounding.
+
+    Both start from the same state; the moments of gradients are compared.
+    """
     env, policy = RUNS[name]
     policy = {**policy, **({"updates_per_iteration": 1} if name == "DDPG" else {})}
     runs = [made(env, policy, tmp_path / str(exact), exact=exact) for exact in (True, False)]
@@ -452,7 +479,7 @@ def test_update_is_that_of_torch(name, tmp_path):
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="needs an x86")
 def test_runs_have_the_same_bits_for_every_instruction_set(tmp_path, monkeypatch):
-    """A build without FMA and AVX gives this CPU's bits."""
+    """A run has the same bits without FMA and AVX."""
     want = trained("PPO, continuous", "host", tmp_path / "here")
     monkeypatch.setattr(host, "TARGET", "-march=x86-64")
     assert trained("PPO, continuous", "host", tmp_path / "old") == want
@@ -462,7 +489,7 @@ def test_runs_have_the_same_bits_for_every_instruction_set(tmp_path, monkeypatch
 @pytest.mark.parametrize("mode", ["eager", "auto"])
 @pytest.mark.parametrize("name", RUNS)
 def test_runs_have_the_same_bits_on_a_gpu(name, mode, tmp_path):
-    """Kernel by kernel, and as CUDA graphs."""
+    """On a GPU, runs are bit-identical, also as CUDA graphs."""
     assert trained(name, "pycuda", tmp_path / "gpu", 5, mode=mode) == trained(name, "host", tmp_path / "cpu", 5)
 
 
@@ -503,7 +530,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("what", REFUSED)
 def test_what_has_no_exact_kernels_is_refused(what):
-    """The error names the requesting key."""
+    """Settings without exact kernels raise, naming the key."""
     change, key, got = REFUSED[what]
     config = builders.run_config({"shared": A2C}, trainer={"exact": True, **change.get("trainer", {})})
     config["policy"] = change.get("policy", config["policy"])
@@ -512,7 +539,10 @@ def test_what_has_no_exact_kernels_is_refused(what):
 
 
 def test_backends_and_environments_must_be_exact_too(tmp_path):
-    """NumPy has no such kernels, and a wrapper must have been made so."""
+    """Exact training needs exact kernels and environments.
+
+    NumPy has no such kernels, and a wrapper must have been made so.
+    """
     run = ("cartpole", {"episode_length": 9}, {"shared": A2C})
     with refused("run config trainer.exact", "cpu"):
         make_run(run, "cpu", trainer={"exact": True}, wrapper={"exact": True}, basedir=tmp_path)

@@ -25,7 +25,7 @@ from warpdrive_min.training.paths.table import choose
     ],
 )
 def test_evaluation_is_that_of_torch(n_rows, network, space):
-    """Heads and values of any number of rows are those of the model in float64."""
+    """Kernels give the model's heads and values in float64."""
     model = make_model(space, **network)
     layers, x = model.as_network(), torch.randn(n_rows, F)
     head, value = torch.full((n_rows, space.n_outputs), torch.nan), torch.full((n_rows,), torch.nan)
@@ -37,7 +37,7 @@ def test_evaluation_is_that_of_torch(n_rows, network, space):
 
 
 def test_evaluation_passes_what_is_not_a_number():
-    """A NaN in an observation is one in its outputs, and in no other row's."""
+    """A NaN in an observation affects only its own row."""
     for activation in ("relu", "tanh"):
         x, out = torch.zeros(3, F), torch.zeros(3, DISCRETE.n_outputs)
         x[1, 2] = torch.nan
@@ -46,7 +46,7 @@ def test_evaluation_passes_what_is_not_a_number():
 
 
 def gradient_of(batch, space, n_threads, **given):
-    """Return the gradient that a step leaves, with a number of threads."""
+    """Return a step's gradient, computed with a number of threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(n_threads)
     try:
@@ -58,7 +58,10 @@ def gradient_of(batch, space, n_threads, **given):
 
 
 def test_gradient_is_the_same_on_any_number_of_threads():
-    """Blocks are added up in their order, whoever had them."""
+    """The number of threads does not change the gradient's bits.
+
+    Blocks are added up in their order.
+    """
     batch = make_batch(DISCRETE, make_model(DISCRETE), n_envs=60)
     assert T * 60 * N > 3 * cpu.BLOCK_ROWS
     one, three = (gradient_of(batch, DISCRETE, n_threads, n_minibatches=1) for n_threads in (1, 3))
@@ -67,7 +70,10 @@ def test_gradient_is_the_same_on_any_number_of_threads():
 
 
 def test_blocks_add_up_to_what_one_would(monkeypatch):
-    """Many blocks and tiles, each cut short, come to the gradient of torch."""
+    """Blocks of a gradient add up to torch's gradient.
+
+    Many blocks and tiles, each cut short.
+    """
     batch = make_batch(BOX, make_model(BOX), n_envs=97)
     got = gradient_of(batch, BOX, 1, n_minibatches=2)
     monkeypatch.setattr(available, "why_no_cpp", lambda: "needs a C++ compiler")
@@ -76,7 +82,10 @@ def test_blocks_add_up_to_what_one_would(monkeypatch):
 
 @pytest.mark.parametrize("kind", ["A2C", "PPO"])
 def test_environments_that_do_not_count_are_left_out(kind, monkeypatch):
-    """Environment weights, as of `neg_pos_env_ratio`, lead to torch's weights."""
+    """Environment weights change the gradient as in torch.
+
+    Weights as of `neg_pos_env_ratio`.
+    """
     ends = []
     for reason in (None, "needs a C++ compiler"):
         monkeypatch.setattr(available, "why_no_cpp", lambda reason=reason: reason)
@@ -104,13 +113,16 @@ def test_environments_that_do_not_count_are_left_out(kind, monkeypatch):
     ids=str,
 )
 def test_other_networks_are_left_to_torch(network):
-    """Unsupported or forbidden models are no networks to the kernels."""
+    """Unsupported or forbidden models use torch."""
     model = make_model(DISCRETE, **{"fc_dims": (8, 8), **network})
     assert not choose("acting", Facts(network=model.as_layers())).is_fast
 
 
 def test_bfloat16_and_other_models_are_left_to_torch(factory):
-    """Also products in bfloat16, models on a GPU, and classes with another forward."""
+    """Products in bfloat16 and users' models use torch.
+
+    So do models on a GPU, and classes with another forward.
+    """
     model = make_model(DISCRETE, fc_dims=(8, 8))
     facts = Facts(network=model.as_layers())
     assert choose("acting", facts).is_fast

@@ -18,9 +18,15 @@ from warpdrive_min.training.paths.triton import sizes
 
 ENTROPY = 0.01
 OWN, MORE = 2, 3
-"""Features around the columns with the marks of agents that share a row."""
+"""Features before and after the columns that mark agents.
+
+The marks belong to agents that share a row.
+"""
 WITHIN = 1e-5
-"""Errors of six products of bfloat16; interpreted products are those of float32."""
+"""Tolerance for six products of bfloat16.
+
+Interpreted products are those of float32.
+"""
 
 
 class Case(NamedTuple):
@@ -57,7 +63,7 @@ def views(parameters, layers):
 
 
 def value_of(parts):
-    """Return the layers of the value, whose hidden ones may be the policy's."""
+    """Return the value's layers, which may share the policy's."""
     return parts[:4] + parts[6:] if len(parts) == 8 else parts[6:]
 
 
@@ -77,7 +83,10 @@ def rollout_of(normal, shape, observations, n_choices):
 
 
 def found(vector, layers, rollout, rule, *rows, advantages=None, precision="fp32", **given):
-    """Return gradients and terms of the kernels; `vector` may be a matrix of members."""
+    """Return the kernels' gradients and terms.
+
+    `vector` may be a matrix of members.
+    """
     gradient, parts = torch.zeros_like(vector), views(vector.view(-1, vector.shape[-1])[0], layers)
     ways = {"is_tanh": False, "is_box": False, "scale": 1, "offset": 0, "log_std": None}
     space = ActionSpace((len(parts[5]),), 1)
@@ -100,7 +109,7 @@ def in_float64(vector, layers, rows):
 
 
 def assert_close(got, want, within):
-    """Assert that the error of each number is within a share of the largest."""
+    """Assert errors within a share of the largest number."""
     assert got.shape == want.shape
     assert (got - want).abs().max() <= within * want.abs().max()
 
@@ -117,7 +126,10 @@ def shared_rows(n_agents, *n_envs):
 @pytest.mark.parametrize("has_one_trunk", [True, False])
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_gradients_are_those_of_float64(case, has_one_trunk):
-    """Own or shared rows, in order or as a minibatch, with intermediate values."""
+    """Kernels' gradients equal float64's.
+
+    Own or shared rows, in order or as a minibatch, with intermediate values.
+    """
     normal, sizes, given = normals(1), case.sizes, {"precision": case.precision}
     if case.n_agents:
         shape = 4, 3, case.n_agents
@@ -145,7 +157,10 @@ def test_gradients_are_those_of_float64(case, has_one_trunk):
 @pytest.mark.parametrize(("precision", "within"), [("fp32", WITHIN), pytest.param("bf16", 3e-2, marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("n_agents", [5, 64, 100])
 def test_outputs_are_those_of_the_row_of_each_agent(n_agents, precision, within, activation):
-    """In torch, and in the kernel; agents fill a block, or do not."""
+    """Agents that share a row get their own outputs.
+
+    This is checked in torch and in the kernel; agents fill a block, or do not.
+    """
     seen, each = shared_rows(n_agents, 3, 4)
     w1, b1, *others = network(OWN + n_agents + MORE, 32, 16, 6)
     got = shared.outputs(seen, seen.sums(w1, b1), (w1, *others), activation, precision)
@@ -155,7 +170,10 @@ def test_outputs_are_those_of_the_row_of_each_agent(n_agents, precision, within,
 
 @pytest.mark.parametrize("has_one_trunk", [True, False])
 def test_networks_of_members_have_the_gradients_of_each_alone(has_one_trunk, monkeypatch):
-    """Members have own minibatches, coefficients, clips, also over several programs."""
+    """Each member of a population has its own gradient.
+
+    Members have own minibatches, coefficients, clips, also over several programs.
+    """
     n_members, n_rows, normal = 3, 200, normals(0)
     monkeypatch.setattr(sizes, "n_programs", lambda *given: 2)
     shape = (n_members * n_rows, 1, 1)

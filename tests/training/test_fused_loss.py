@@ -1,4 +1,7 @@
-"""Loss of A2C and PPO in one kernel (Triton or exact), against float64 `losses`."""
+"""Loss of A2C and PPO in one kernel, against float64.
+
+Kernels are Triton's or exact; the reference is `losses`.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,10 @@ def _one_device(request):
 
 
 def arrays(space, n_rollout=ROLLOUT, n_rows=ROWS, n_agents=N_AGENTS, *, masks=False, indices=False, seed=0):
-    """Return loss arguments whose ratios and values lie on both sides of the clip."""
+    """Return loss arguments on both sides of the clip.
+
+    These are ratios and values.
+    """
     random = torch.Generator().manual_seed(seed)
 
     def normal(*shape):
@@ -76,7 +82,10 @@ def arrays(space, n_rollout=ROLLOUT, n_rows=ROWS, n_agents=N_AGENTS, *, masks=Fa
 
 
 def allow(space, actions, mask):
-    """Return a mask with all chosen actions, but no last type in every third row."""
+    """Return a mask that allows all chosen actions.
+
+    Every third row allows nothing of the last type.
+    """
     starts = torch.tensor([0, *space.categories[:-1]]).cumsum(0)
     mask = mask.scatter(-1, actions + starts, True).int()
     mask[::3, :, -space.categories[-1] :] = 0
@@ -100,7 +109,7 @@ def log_probs(space, given):
 
 
 def in_torch(space, given, *, is_clipped, value_clip):
-    """Return loss and terms as the algorithms compute them, from whole tensors."""
+    """Return loss and terms, computed by torch from complete tensors."""
     rows = chosen(given)
     actions, masks, old, returns, old_values = (
         None if given[name] is None else given[name][rows]
@@ -140,7 +149,7 @@ def in_order(space, given, *, is_clipped, value_clip):
 
 
 def differentiate(evaluate, space, given, upstream=1.0, **how):
-    """Return loss, terms and gradients by head, values and, of a Gaussian, log_std."""
+    """Return loss, terms and gradients by head, values and log_std."""
     names = [name for name in ("head", "values", "log_std") if given[name] is not None]
     given = given | {name: given[name].detach().requires_grad_() for name in names}
     loss, sums = evaluate(space, given, **how)
@@ -156,7 +165,7 @@ def double(given):
 
 
 def compare(space, given, *, evaluate=in_one, within=1e-6, rtol=5e-6, sums_within=None, **how):
-    """Compare the kernel with float64, with another bound for sums; return both."""
+    """Compare the kernel with float64, and return the expected values."""
     got, want = differentiate(evaluate, space, given, **how), differentiate(in_torch, space, double(given), **how)
     assert len(got) == len(want)
     for index, (mine, theirs) in enumerate(zip(got, want, strict=True)):
@@ -182,7 +191,7 @@ of_every_algorithm = pytest.mark.parametrize(
 @pytest.mark.parametrize(("name", "masks"), KINDS)
 @of_every_algorithm
 def test_exact_loss_and_gradients_are_those_of_torch(is_clipped, value_clip, name, masks, device):
-    """All rows of a rollout count, once each."""
+    """Exact loss and gradients equal torch's, over all rows."""
     if not BACKENDS["host"].availability().available:
         pytest.skip("no C++ compiler")
     given = arrays(SPACES[name], ROWS, masks=masks) | {"weights": None}
@@ -195,7 +204,10 @@ def test_exact_loss_and_gradients_are_those_of_torch(is_clipped, value_clip, nam
 @pytest.mark.parametrize(("name", "masks"), KINDS)
 @of_every_algorithm
 def test_loss_and_gradients_are_those_of_torch(is_clipped, value_clip, name, masks, indices, monkeypatch):
-    """Every algorithm, head, mask and row choice; several blocks, the last cut short."""
+    """Loss and gradients equal torch's for each form of input.
+
+    Every algorithm, head, mask and row choice; several blocks, the last cut short.
+    """
     space = SPACES[name]
     monkeypatch.setattr(fused, "MOST_ROWS", 32)
     monkeypatch.setattr(fused, "MOST_PROGRAMS", 2)
@@ -207,7 +219,10 @@ def test_loss_and_gradients_are_those_of_torch(is_clipped, value_clip, name, mas
 
 @pytest.mark.parametrize("name", SPACES)
 def test_advantages_may_be_what_values_are_short_of_returns_by(name):
-    """Without advantages they are returns less values, without gradient to the values."""
+    """Missing advantages are computed as returns less values.
+
+    They give no gradient to the values.
+    """
     given = arrays(SPACES[name], indices=True) | {"advantages": None}
     given["indices"] = given["indices"].long()
     _, _, _, d_values, *_ = compare(SPACES[name], given, is_clipped=False, value_clip=None)
@@ -217,7 +232,10 @@ def test_advantages_may_be_what_values_are_short_of_returns_by(name):
 
 @pytest.mark.parametrize("name", SPACES)
 def test_columns_of_one_array_have_gradients_that_are(name):
-    """Adjacent heads and values are read in place, and their gradients are adjacent."""
+    """Columns of one array have gradients in one array.
+
+    Adjacent heads and values are read in place.
+    """
     space = SPACES[name]
     given = arrays(space, indices=True)
     how = {"is_clipped": True, "value_clip": 0.2, "is_root": True}
@@ -235,7 +253,10 @@ def test_columns_of_one_array_have_gradients_that_are(name):
 @pytest.mark.parametrize("advantage", [-1.5, 0.0, 1.5])
 @pytest.mark.parametrize("ratio", [0.5, 0.75, 1.0, 1.25, 1.5])
 def test_edges_of_the_clip_are_those_of_torch(ratio, advantage):
-    """Ratios below, at, within, above the clip; logits 0 give powers of two."""
+    """Ratios around the clip give torch's loss and gradient.
+
+    Ratios below, at, within, above the clip; logits 0 give powers of two.
+    """
     space = ActionSpace((4,), 1)
     given = {
         "head": torch.zeros(1, 1, 4),
@@ -262,7 +283,10 @@ def test_edges_of_the_clip_are_those_of_torch(ratio, advantage):
 
 @pytest.mark.parametrize("value", [-1.0, -0.25, 0.0, 0.25, 1.0])
 def test_ties_of_clipped_values_are_those_of_torch(value):
-    """At the clip itself, and where the clipped value errs as much on the other side."""
+    """Ties of clipped values give torch's loss and gradient.
+
+    Ties are at the clip itself, and if the clipped value errs as much on the other side.
+    """
     space = SPACES["two choices"]
     given = arrays(space, 1, 1, 1) | {"weights": None, "total": torch.tensor(1.0)}
     given |= {"values": torch.full((1, 1), value), "old_values": torch.zeros(1, 1)}
@@ -271,7 +295,10 @@ def test_ties_of_clipped_values_are_those_of_torch(value):
 
 
 def test_kl_keeps_its_digits_near_zero():
-    """Near 1, r - 1 - log r is half the square; plain float32 would cancel it."""
+    """The KL divergence stays accurate near zero.
+
+    Near 1, r - 1 - log r is half the square; plain float32 would cancel it.
+    """
     space = ActionSpace((4,), 1)
     given = arrays(space, 1, 1, 1) | {"weights": None, "total": torch.tensor(1.0)}
     given |= {"head": torch.zeros(1, 1, 4), "log_probs": torch.full((1, 1), math.log(0.25) - 2.0**-10)}
@@ -282,7 +309,7 @@ def test_kl_keeps_its_digits_near_zero():
 
 @pytest.mark.parametrize("upstream", [0.0, -2.5])
 def test_gradient_is_scaled_by_what_comes_from_above(upstream):
-    """The loss may be a part of another one."""
+    """The gradient is scaled if the loss is part of another."""
     space = SPACES["gaussian"]
     given = arrays(space)
     _, _, *plain = differentiate(in_one, space, given, is_clipped=True, value_clip=None)
@@ -294,7 +321,7 @@ def test_gradient_is_scaled_by_what_comes_from_above(upstream):
 
 @pytest.mark.parametrize("name", ["three types", "gaussian"])
 def test_gradient_of_a_root_is_returned_as_it_is(name):
-    """Gradients are the same with and without the scaling pass."""
+    """A root's gradient skips the scaling pass, and stays equal."""
     given, how = arrays(SPACES[name]), {"is_clipped": True, "value_clip": 0.2}
     plain = differentiate(in_one, SPACES[name], given, **how)
     root = differentiate(in_one, SPACES[name], given, **how, is_root=True)
@@ -304,7 +331,10 @@ def test_gradient_of_a_root_is_returned_as_it_is(name):
 
 
 def test_large_logits_stay_finite():
-    """Probability 0 adds no entropy; allowed logits may be below forbidden ones."""
+    """Large logits give a finite loss and gradients.
+
+    Probability 0 adds no entropy; allowed logits may be below forbidden ones.
+    """
     space = SPACES["five choices"]
     given = arrays(space, masks=True)
     given["head"] = given["head"] * 300
@@ -335,7 +365,10 @@ def test_a_gaussian_needs_its_scale():
 @pytest.mark.parametrize(("name", "masks"), KINDS)
 @pytest.mark.parametrize("is_clipped", [False, True], ids=["a2c", "ppo"])
 def test_kernel_on_a_gpu_is_that_of_torch_to_the_same_bits(is_clipped, name, masks):
-    """100,001 rows: float64, eager and graph replays bit for bit."""
+    """On a GPU, 100,001 rows equal float64's loss.
+
+    Eager runs and graph replays are bit-identical.
+    """
     space, how = SPACES[name], {"is_clipped": is_clipped, "value_clip": 0.2 if is_clipped else None}
     given = arrays(space, 120_000, 100_001, 2, masks=masks, indices=True)
     given = {key: None if each is None else each.cuda() for key, each in given.items()}

@@ -1,4 +1,4 @@
-"""A rollout in one launch gives the learner the same data as single steps."""
+"""A rollout in one launch records the data of single steps."""
 
 from __future__ import annotations
 
@@ -54,7 +54,10 @@ def assert_acted(group, within):
 @pytest.mark.parametrize("run", ROLLOUTS.values(), ids=list(ROLLOUTS))
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_rollout_at_once_is_that_of_single_steps(backend, run):
-    """All arrays are equal; log-probabilities are within rounding."""
+    """All arrays equal those of single steps.
+
+    Log-probabilities are equal within rounding.
+    """
     one, other = trainers(run, backend)
     assert callable(one.fused_rollout)
     before = weights(one)
@@ -80,7 +83,7 @@ def test_rollout_at_once_is_that_of_single_steps(backend, run):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_iterations_follow_what_they_have_learned(backend):
-    """Each rollout uses the weights of the update before, in graphs too."""
+    """Each rollout uses the latest weights, in CUDA graphs too."""
     trainer = trainers(ROLLOUTS["PPO"], backend)[0]
     (group,) = trainer.groups.values()
     for _ in range(3):
@@ -97,7 +100,10 @@ def test_iterations_follow_what_they_have_learned(backend):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_training_in_tf32_acts_in_it(backend):
-    """Log-probabilities are within TF32's rounding; a CPU has no TF32."""
+    """On TF32, log-probabilities are within its rounding.
+
+    A CPU has no TF32.
+    """
     run = ("cartpole", CLASSIC, {"shared": {**PPO, "model": DEEP}})
     trainer = make_run(run, backend, n_envs=70, n_steps=4, trainer={"fused_rollout": True, "precision": "tf32"})
     trainer.collect()
@@ -130,12 +136,18 @@ def test_a_run_that_goes_on_has_the_same_bits(backend, tmp_path):
     ],
 )
 def test_what_cannot_be_one_launch_says_why(run, backend, given, why):
-    """A run that requires one launch is refused; another one keeps the reason."""
+    """A rollout that needs several launches has a reason.
+
+    A run that requires one launch is refused.
+    """
     with pytest.raises(ConfigError, match=f"fused_rollout.*{why}"):
         make_run(run, backend, trainer={"fused_rollout": True}, **given)
 
 
 def test_runs_on_a_cpu_are_played_step_by_step_unless_told():
-    """So they give the same on each CPU backend."""
+    """On a CPU, rollouts are step by step by default.
+
+    Thus all CPU backends give the same results.
+    """
     assert "does not run on a GPU" in make_run("PPO", "host").fused_rollout
     assert make_run("PPO", "host", trainer={"fused_rollout": False}).fused_rollout == "trainer.fused_rollout is false"

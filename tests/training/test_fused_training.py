@@ -66,7 +66,7 @@ GATHERED = {"PPO, normalised members", "PPO, continuous members"}
 
 
 def interpreted(monkeypatch):
-    """Make Triton's interpreter pass for a GPU; return lists of its calls."""
+    """Let Triton's interpreter replace a GPU; return lists of calls."""
     passes, taken, find = [], [], learning.Learning.find
     monkeypatch.setattr(
         learning.Learning, "find", lambda self, *rows, **given: (passes.append(1), find(self, *rows, **given))
@@ -88,7 +88,7 @@ def interpreted(monkeypatch):
     ],
 )
 def test_training_by_kernels_is_that_of_torch(way, name, model, tmp_path, monkeypatch):
-    """Each algorithm, action, network and population has torch's weights."""
+    """Training with fused kernels gives torch's weights."""
     backend, mode = ("pycuda", "graph") if way == "GPU" else ("host", "eager")
     want = trained(name, backend, tmp_path / "torch", mode, fused=False, **model)
     if way == "Triton":
@@ -104,7 +104,7 @@ def test_training_by_kernels_is_that_of_torch(way, name, model, tmp_path, monkey
 
 
 def test_wide_networks_do_not_learn_in_one_pass(tmp_path, monkeypatch):
-    """Their layers are fused one by one."""
+    """Layers of wide networks are fused one by one."""
     passes, _ = interpreted(monkeypatch)
     trained("PPO", "host", tmp_path, fc_dims=[8, 65])
     assert not passes
@@ -117,7 +117,10 @@ def test_kernels_that_must_be_need_a_gpu(tmp_path):
 
 
 def test_what_is_missing_is_named(monkeypatch):
-    """Without a C compiler Triton cannot launch: nothing is fused, queries say it."""
+    """The error names a missing C compiler.
+
+    Without one Triton cannot launch, and nothing is fused.
+    """
     monkeypatch.setenv("CC", "no-such-compiler")
     available.missing_for_triton.cache_clear()
     available.why_no_triton.cache_clear()
@@ -132,7 +135,7 @@ def test_what_is_missing_is_named(monkeypatch):
 
 @pytest.mark.gpu
 def test_kernels_that_must_be_are_or_say_why_not(tmp_path):
-    """``fused: true`` trains with a kernel, and raises with the reason without one."""
+    """``fused: true`` trains with a kernel, or raises the reason."""
     trained("A2C", "pycuda", tmp_path / "fits", fused=True)
     with pytest.raises(ConfigError, match=r"model\.fused: the activation must be relu or tanh"):
         trained("A2C", "pycuda", tmp_path / "does not", fused=True, activation="gelu")
@@ -141,7 +144,7 @@ def test_kernels_that_must_be_are_or_say_why_not(tmp_path):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int32])
 @pytest.mark.parametrize("shape", [(50,), (50, 1), (50, 3), (50, 2, 5), (50, 200)])
 def test_take_gathers_rows(shape, dtype):
-    """Rows of any width, in any order, repeated, and fewer than a block."""
+    """`take` gathers rows of any width, order and number."""
     array = torch.arange(torch.Size(shape).numel(), dtype=dtype, device=DEVICE).view(shape)
     for indices in (torch.tensor([49, 0, 7, 7], device=DEVICE), torch.arange(49, -1, -1, device=DEVICE).int()):
         assert torch.equal(take(array, indices), array[indices.long()])
@@ -150,7 +153,10 @@ def test_take_gathers_rows(shape, dtype):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int32])
 @pytest.mark.parametrize("shape", [(), (1,), (5,), (71,), (3, 4)])
 def test_rows_of_agents_are_picked_and_placed(shape, dtype):
-    """As in torch, also for agents' rows within longer ones; misfits raise."""
+    """Agents' rows are picked and placed as in torch.
+
+    Agents' rows may be part of longer ones. Misfits raise.
+    """
     n_envs, agents = 37, torch.tensor([6, 0, 3], device=DEVICE)
     whole = torch.arange(n_envs * 8 * math.prod(shape), device=DEVICE).view(n_envs, 8, *shape).to(dtype)
     some = torch.zeros(n_envs, 3, *shape, dtype=dtype, device=DEVICE)
@@ -169,7 +175,7 @@ def test_rows_of_agents_are_picked_and_placed(shape, dtype):
 
 
 def test_columns_are_joined_where_they_lie_and_copied_elsewhere():
-    """Gradients of adjacent head and values return in place; others are joined."""
+    """Adjacent columns are joined in place; others are copied."""
     outputs = torch.randn(4, 3, 6, requires_grad=True)
     head, values = columns.split(outputs)
     assert torch.equal(columns.parent_array(head, values), outputs)

@@ -45,7 +45,7 @@ RULES = {
 
 @pytest.fixture(autouse=True)
 def interpreted(monkeypatch):
-    """Use Triton's interpreter without a GPU, small tiles, and few rows in parts."""
+    """Use Triton's interpreter without a GPU, with small tiles."""
     monkeypatch.setattr(wide, "LEAST_TILES", 0)
     if ON_DEVICE:
         return
@@ -79,7 +79,10 @@ ON_NUMBA = [("A2C", 16, "tf32"), ("two policies", None, "fp32")]
     runs_here(*FORMS, backends=BACKENDS, on_numba=ON_NUMBA, nightly=SLOW),
 )
 def test_weights_are_those_of_a_pass_of_its_own(backend, rule, max_rows, precision, monkeypatch):
-    """Heads and losses of all kinds, at once or in parts, within rounding."""
+    """Kept passes give the weights of a separate pass.
+
+    Heads and losses of all kinds, at once or in parts, within rounding.
+    """
     keeps = None if rule == "two policies" else True
     settings = {"max_rows": max_rows, "precision": precision}
     settings |= {"neg_pos_env_ratio": 1.0} if rule == "some environments" else {}
@@ -134,7 +137,10 @@ def test_a_run_that_goes_on_has_the_same_bits(backend, tmp_path):
     ],
 )
 def test_passes_that_cannot_be_kept_say_why(policies, trainer, why):
-    """A run that requires them is refused with the reason; others recompute."""
+    """Passes that cannot be kept have a reason.
+
+    A run that requires them is refused; others recompute.
+    """
     run = ("tag_continuous", TAG, policies)
     assert why in trainer_of(run, HERE, trainer=trainer).why_no_saved_passes["shared"]
     with pytest.raises(ConfigError, match=f"trainer.kept_passes: .*'shared' cannot be kept: .*{why}"):
@@ -143,13 +149,16 @@ def test_passes_that_cannot_be_kept_say_why(policies, trainer, why):
 
 @pytest.mark.gpu
 def test_passes_that_would_fill_the_memory_are_not_kept(monkeypatch):
-    """The limit is half of the memory, unless the config requires them."""
+    """Passes that fill half the memory are not kept.
+
+    A config can require them.
+    """
     monkeypatch.setattr(kept, "MOST_MEMORY", 1e-9)
     assert "trainer.kept_passes is null" in trainer_of(RULES["A2C"], "pycuda").why_no_saved_passes["shared"]
     assert trainer_of(RULES["A2C"], "pycuda", keeps=True).why_no_saved_passes["shared"] == ""
 
 
 def test_without_a_gpu_nothing_is_kept(monkeypatch):
-    """The kernels need one."""
+    """Without a GPU no passes are kept: the kernels need one."""
     monkeypatch.setattr(available, "why_no_triton", lambda device: "needs a GPU")
     assert "needs a GPU" in trainer_of(RULES["A2C"], HERE).why_no_saved_passes["shared"]

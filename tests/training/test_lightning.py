@@ -37,7 +37,7 @@ N_ITERATIONS = 10
 
 @pytest.fixture
 def start(tmp_path):
-    """Factory of equal runs, each with a folder; CartPole by PPO by default."""
+    """Factory of equal runs, by default CartPole with PPO."""
     made = []
 
     def make(name="PPO", env_backend="host", n_envs=4, **settings):
@@ -54,7 +54,10 @@ def start(tmp_path):
 
 
 def fit(module, *callbacks, ckpt_path=None, **options):
-    """Train with a quiet Lightning trainer, by default to the config's end; return it."""
+    """Train with a quiet Lightning trainer, and return it.
+
+    By default it trains to the run config's end.
+    """
     quiet = {"accelerator": "cpu", "logger": False, "enable_progress_bar": False, "enable_model_summary": False}
     saves = any(isinstance(callback, ModelCheckpoint) for callback in callbacks)
     trainer = pl.Trainer(
@@ -74,7 +77,10 @@ def rows(run):
 
 @pytest.mark.parametrize(("name", "env_backend"), [("PPO", "cpu"), ("A2C", "host"), ("DDPG", "host")])
 def test_module_learns_what_our_trainer_learns(name, env_backend, start):
-    """After two epochs weights, moments, environments, counters are bit-identical."""
+    """The module learns what our trainer learns, bit by bit.
+
+    Weights, moments, environments and counters after two epochs.
+    """
     ours, theirs = start(name, env_backend), start(name, env_backend)
     before = weights(ours)
     ours.train(2 * EPOCH)
@@ -96,7 +102,10 @@ ENDS = {
 
 @pytest.mark.parametrize("end", ENDS)
 def test_training_ends(end, start):
-    """The run config ends it whatever Lightning's limits; callbacks do after an epoch."""
+    """The run config or a callback ends training.
+
+    Lightning's limits do not; callbacks act after an epoch.
+    """
     settings, early, n_iterations = ENDS[end]
     run = start(**settings)
     callbacks = [EarlyStopping(RETURN, mode="max", **early)] if early else []
@@ -111,7 +120,7 @@ def test_training_ends(end, start):
 
 
 def test_metrics_are_logged_once_an_epoch(start, monkeypatch):
-    """Callbacks receive the rows of the run, each by one copy from the device."""
+    """Metrics are logged once an epoch, with one device copy."""
     fetched, seen = [], []
     fetch = metrics_module.fetch
     monkeypatch.setattr(metrics_module, "fetch", lambda metrics: fetched.append(metrics) or fetch(metrics))
@@ -142,7 +151,10 @@ def test_metrics_are_logged_once_an_epoch(start, monkeypatch):
 @pytest.mark.parametrize(("step", "when"), [(4, {"every_n_epochs": 1}), (3, {"every_n_train_steps": 3})])
 @pytest.mark.parametrize("name", ["PPO", "DDPG"])
 def test_checkpoint_resumes_to_the_bit(name, step, when, start, tmp_path):
-    """A run resumes at or within an epoch as if uninterrupted, rows included."""
+    """A run resumes bit by bit from Lightning's checkpoint.
+
+    The checkpoint is at an epoch's end or within one. Rows are compared too.
+    """
     straight, resumed = start(name), start(name)
     keep_all = {"dirpath": tmp_path, "filename": "{step}", "save_top_k": -1, **when}
     fit(lightning.WarpDriveModule(straight), ModelCheckpoint(**keep_all))
@@ -165,7 +177,7 @@ def test_checkpoint_resumes_to_the_bit(name, step, when, start, tmp_path):
 
 
 def test_best_checkpoint_is_that_of_the_best_return(start, tmp_path):
-    """ModelCheckpoint finds the metric at each epoch's end; its file is plain data."""
+    """ModelCheckpoint saves the best return as plain data."""
     run, other = start(), start()
     saves = ModelCheckpoint(tmp_path / "saved", monitor=RETURN, mode="max", filename="{step}")
     fit(lightning.WarpDriveModule(run), saves)
@@ -179,7 +191,10 @@ def test_best_checkpoint_is_that_of_the_best_return(start, tmp_path):
 
 
 def test_checkpoint_of_something_else_is_refused(start):
-    """No run, another schema or number of environments; the run stays unchanged."""
+    """A checkpoint of another run is refused, without changes.
+
+    No run, another schema or number of environments.
+    """
     run = start()
     before, own = everything(run), lightning.pack(run)
     for found, match in (
@@ -194,7 +209,10 @@ def test_checkpoint_of_something_else_is_refused(start):
 
 @pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty:UserWarning")
 def test_page_runs(tmp_path, monkeypatch, capsys):
-    """The page's examples run: one stops early, one resumes from its best checkpoint."""
+    """The page's two examples run.
+
+    One stops early, one resumes from its best checkpoint.
+    """
     monkeypatch.chdir(tmp_path)
     page: dict[str, object] = {}
     iterations = [0]
@@ -212,13 +230,13 @@ def test_page_runs(tmp_path, monkeypatch, capsys):
 
 
 def test_other_precision_is_refused(start):
-    """Lightning would override the run config's precision."""
+    """Another precision is refused: it would override the run config's."""
     with pytest.raises(ConfigError, match=r"must be '32-true' \(got 'bf16-mixed'\); leave it out"):
         fit(lightning.WarpDriveModule(start()), precision="bf16-mixed")
 
 
 def test_several_processes_are_refused(start):
-    """A run that shares updates with other processes cannot use one Lightning trainer."""
+    """Several processes are refused by one Lightning trainer."""
     run = start()
     run.world = World(rank=0, size=2)
     with pytest.raises(ConfigError, match=r"must train in one process \(got 2\)"):
@@ -226,7 +244,10 @@ def test_several_processes_are_refused(start):
 
 
 def test_another_gpu_is_refused(start, monkeypatch):
-    """Lightning would select its GPU, and the run's kernels would be launched there."""
+    """Another GPU is refused.
+
+    Lightning would select its GPU, and the run's kernels would be launched there.
+    """
     run = start()
     monkeypatch.setattr(run.wrapper.cuda_data_manager, "device", torch.device("cuda", 1))
     module = lightning.WarpDriveModule(run)
@@ -239,7 +260,7 @@ def test_another_gpu_is_refused(start, monkeypatch):
 
 
 def test_missing_package_is_an_error_that_names_the_install_line(monkeypatch):
-    """Without either name of the package the module cannot be imported."""
+    """A missing package raises with the install line."""
     for name in ("lightning", *lightning.PACKAGES):
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.delitem(sys.modules, lightning.__name__)
@@ -248,7 +269,7 @@ def test_missing_package_is_an_error_that_names_the_install_line(monkeypatch):
 
 
 def test_package_is_that_of_the_program(monkeypatch):
-    """A program that imported Lightning's old package gets matching classes."""
+    """A program with Lightning's old package gets matching classes."""
     old = ModuleType("pytorch_lightning")
     monkeypatch.setitem(sys.modules, old.__name__, old)
     assert lightning.package() is pl

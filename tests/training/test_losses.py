@@ -31,7 +31,10 @@ def double(*shape: int, seed: int = 0) -> torch.Tensor:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_one_allowed_choice_is_certain(dtype):
-    """Its log-probability and entropy are exactly 0, as are gradients, for any logits."""
+    """A single allowed choice has log-probability and entropy 0.
+
+    Gradients are 0 too, for any logits.
+    """
     head = torch.tensor([[30.0, -80, 5]], dtype=dtype, requires_grad=True)
     mask = torch.tensor([[0, 1, 0]], dtype=torch.int32)
     both = losses.log_prob_and_entropy(ActionSpace((3,), 1), head, torch.tensor([[1]], dtype=torch.int32), mask)
@@ -42,7 +45,10 @@ def test_one_allowed_choice_is_certain(dtype):
 
 
 def test_log_prob_and_entropy_are_the_samplers():
-    """For unchanged logits loss and sampler agree, with masks and a closed type."""
+    """Log-probabilities and entropies equal the sampler's.
+
+    Logits are unchanged; there are masks, and a type without choice.
+    """
     n_envs, n_agents = 40, 3
     data, functions = managers("cpu", n_agents, n_envs)
     push(data, "sampled_actions", np.zeros((n_envs, n_agents, 2), np.int32))
@@ -64,7 +70,7 @@ def test_log_prob_and_entropy_are_the_samplers():
 
 
 def test_continuous_actions_need_a_scale():
-    """A mean alone is no distribution."""
+    """Continuous actions without log_std are refused."""
     with pytest.raises(ConfigError, match=r"needs a scale .got log_std=None.; pass the model's"):
         losses.log_prob_and_entropy(BOX, torch.zeros(1, 2), torch.zeros(1, 2))
 
@@ -74,7 +80,7 @@ def test_continuous_actions_need_a_scale():
 
 @pytest.mark.parametrize("per_row", [False, True])
 def test_normalise_of_chosen_environments_is_that_of_them_alone(per_row):
-    """Environments with weight 0 change nothing about the others."""
+    """Normalisation ignores environments with weight 0."""
     x = double(*LEADING).detach()
     x[:, 1] = 1e3
     weights = torch.tensor([1.0, 0, 1], dtype=torch.float64)[None, :, None]
@@ -85,7 +91,7 @@ def test_normalise_of_chosen_environments_is_that_of_them_alone(per_row):
 @pytest.mark.parametrize("weights", [None, torch.ones(1, 1, 1)])
 @pytest.mark.parametrize("per_row", [False, True])
 def test_normalise_of_one_row_is_zero(per_row, weights):
-    """One value, or equal ones, give 0, where WarpDrive gives NaN."""
+    """Normalisation of equal values gives 0, not WarpDrive's NaN."""
     x = torch.full((1, 1, 1), 5.0)
     assert losses.normalise(x, weights, per_row=per_row).tolist() == [[[0.0]]]
     assert (losses.normalise(torch.full((3, 2, 1), 7.0), weights, per_row=per_row) == 0).all()
@@ -94,7 +100,10 @@ def test_normalise_of_one_row_is_zero(per_row, weights):
 @pytest.mark.parametrize("weights", [None, torch.tensor([1.0, 0, 1])[:, None]])
 @pytest.mark.parametrize("per_row", [False, True])
 def test_gradients_of_normalised_values(per_row, weights):
-    """They equal finite differences, as DDPG needs; one row has gradient 0."""
+    """Gradients of normalised values equal finite differences.
+
+    DDPG needs them; one row has gradient 0.
+    """
     assert torch.autograd.gradcheck(lambda x: losses.normalise(x, weights, per_row=per_row), double(2, 3, 2))
     one = torch.tensor([[[3.0]]], requires_grad=True)
     gradient = torch.autograd.grad(losses.normalise(one, per_row=per_row).sum(), one)[0]
@@ -102,7 +111,10 @@ def test_gradients_of_normalised_values(per_row, weights):
 
 
 def test_explained_variance_by_hand():
-    """1 for the returns plus a constant, 0 for a constant, at least -1."""
+    """Explained variance equals that by hand.
+
+    1 for the returns plus a constant, 0 for a constant, at least -1.
+    """
     returns = torch.tensor([[1.0], [2.0], [4.0]])
     assert losses.explained_variance(returns + 3, returns).item() == pytest.approx(1)
     assert losses.explained_variance(torch.ones(3, 1), returns).item() == pytest.approx(0)
@@ -118,7 +130,10 @@ def test_explained_variance_by_hand():
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5])
 def test_warpdrive_returns_follow_the_rule(n):
-    """The rule row by row, for every window length; a flag of 2 is an end."""
+    """WarpDrive's n-step returns follow its rule.
+
+    Each row is checked for every window length; a flag of 2 is an end.
+    """
     n_steps, gamma = 5, 0.8
     rewards, next_q = double(n_steps, 3, 2).detach(), double(n_steps - 1, 3, 2, seed=1).detach()
     dones = torch.tensor([[0, 0, 0], [0, 2, 0], [0, 0, 1], [1, 0, 0], [0, 0, 2]])
@@ -141,7 +156,10 @@ def test_warpdrive_returns_follow_the_rule(n):
 
 
 def test_losses_never_look_at_their_numbers():
-    """No host reads, so CUDA graphs can capture them: tensors have no data here."""
+    """Losses read no numbers on the host, for CUDA graphs.
+
+    Tensors have no data here.
+    """
 
     def meta(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         return torch.empty(shape, dtype=dtype, device="meta")

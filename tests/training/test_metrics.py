@@ -1,4 +1,4 @@
-"""Rows of a log: read, checked, written, and continued by a run that resumes."""
+"""Rows of a log: reading, checks, writing and resumption."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def row(iteration: int, **more) -> dict[str, float | int]:
 
 
 def rows_in(path: Path) -> list[dict]:
-    """Return the rows of a file, of JSON lines or a table, whose cells are strings."""
+    """Return a file's rows; a table's cells are strings."""
     with path.open(newline="") as file:
         return list(csv.DictReader(file)) if path.suffix == ".csv" else [json.loads(line) for line in file]
 
@@ -45,7 +45,7 @@ FILES = [(JsonLines, "metrics.jsonl"), (Csv, "metrics.csv")]
 
 
 def test_fetch_reads_numbers_of_every_dtype():
-    """Numbers of every dtype come back exactly, under their names and in order."""
+    """Numbers of every dtype are fetched exactly, in order."""
     numbers = {"half": torch.tensor(-1.5, dtype=torch.bfloat16), "n": torch.tensor(2**53 - 1), "on": torch.tensor(True)}
     got = fetch(numbers)
     assert got == {"half": -1.5, "n": 2**53 - 1, "on": 1.0}
@@ -54,7 +54,7 @@ def test_fetch_reads_numbers_of_every_dtype():
 
 
 def test_row_names_policy_and_metric():
-    """A row is flat: run metrics first, then each policy's under its name."""
+    """A row has run metrics, then each policy's by name."""
     got = make_row(12, 34_000, 1.5, {"tagger": {"loss": 0.5}, "runner": {"loss": 2.0}}, steps_per_s=1e6)
     want = {"iteration": 12, "env_steps": 34_000, "seconds": 1.5, "steps_per_s": 1e6, "tagger/loss": 0.5}
     assert list(got.items()) == list({**want, "runner/loss": 2.0}.items())
@@ -62,7 +62,10 @@ def test_row_names_policy_and_metric():
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_check_finite_names_policy_metric_and_step(value):
-    """A number that is not finite stops training, with where and what to do."""
+    """A metric that is not finite stops training.
+
+    The error has policy, metric, step and a remedy.
+    """
     with pytest.raises(TrainingError) as caught:
         check_finite("tagger", {"loss": value, "entropy": 1.0}, 12, 34_000)
     assert str(caught.value) == (
@@ -73,7 +76,7 @@ def test_check_finite_names_policy_metric_and_step(value):
 
 @pytest.mark.parametrize("name", [GRADIENT_NORM, f"{GRADIENT_NORM}_actor"])
 def test_check_finite_stops_exploding_gradients(name):
-    """Only a gradient above the limit stops training; other numbers have none."""
+    """A gradient above the limit stops training."""
     check_finite("tagger", {name: MAX_GRADIENT_NORM, "loss": -1e30}, 1, 2)
     with pytest.raises(TrainingError, match=rf"policy 'tagger': {name} must be at most 1e\+08 \(got 2e\+08 at"):
         check_finite("tagger", {name: 2 * MAX_GRADIENT_NORM}, 1, 2)
@@ -83,7 +86,10 @@ def test_check_finite_stops_exploding_gradients(name):
 
 
 def test_json_lines_writes_whole_rows(tmp_path):
-    """Each row is on disk when `write` returns; non-finite values are null."""
+    """Each JSON row is on disk after `write`.
+
+    Values that are not finite are null.
+    """
     path = tmp_path / "metrics.jsonl"
     sink = JsonLines(path)
     sink.write(row(1))
@@ -97,7 +103,10 @@ def test_json_lines_writes_whole_rows(tmp_path):
 
 
 def test_csv_grows_columns(tmp_path):
-    """A new name adds a column; rows without it have an empty cell."""
+    """A new name adds a column to the CSV table.
+
+    Rows without it have an empty cell.
+    """
     path = tmp_path / "metrics.csv"
     sink = Csv(path)
     sink.write(row(1))
@@ -117,7 +126,10 @@ def test_csv_grows_columns(tmp_path):
 
 @pytest.mark.parametrize("name", ["=1+1", "+a", "-a", "@a", "\t=a", "\r=a", "a\nb", "a\x1b[2Jb"])
 def test_csv_has_no_formulas(tmp_path, name):
-    """Spreadsheets read a name as text, also after a resume; numbers stay numbers."""
+    """Names in a CSV table cannot be formulas.
+
+    This holds after a resume too. Numbers stay numbers.
+    """
     for iteration in (1, 2):
         sink = Csv(tmp_path / "metrics.csv", iteration - 1)
         sink.write({"iteration": iteration, name: -1.5})
@@ -130,7 +142,10 @@ def test_csv_has_no_formulas(tmp_path, name):
 
 @pytest.mark.parametrize(("sink", "name"), FILES)
 def test_file_resumes_at_a_checkpoint(tmp_path, sink, name):
-    """Later rows and a cut last one are removed; columns still grow."""
+    """A resumed file loses later and incomplete rows.
+
+    Columns still grow.
+    """
     path = tmp_path / name
     first = sink(path)
     for iteration in range(5):
@@ -159,7 +174,10 @@ def test_file_resumes_at_a_checkpoint(tmp_path, sink, name):
     ],
 )
 def test_file_refuses_what_is_no_row(tmp_path, sink, name, text):
-    """A broken line before the last is an error with file and number."""
+    """A broken row before the last is an error.
+
+    The error has file and line number.
+    """
     path = tmp_path / name
     first = "loss,iteration" if sink is Csv else json.dumps(row(0))
     path.write_text(f"{first}\n{text}\n{json.dumps(row(2))}\n")
@@ -171,7 +189,7 @@ def test_file_refuses_what_is_no_row(tmp_path, sink, name, text):
 
 @pytest.mark.parametrize("sink", [JsonLines, Csv])
 def test_file_is_of_one_run(tmp_path, sink):
-    """A new run adds no rows to another's file."""
+    """A new run does not write into another's file."""
     path = tmp_path / "metrics"
     first = sink(path)
     first.write(row(0))
@@ -186,7 +204,7 @@ def test_file_is_of_one_run(tmp_path, sink):
 
 @pytest.mark.parametrize("sink", [JsonLines, Csv])
 def test_file_may_start_at_a_checkpoint(tmp_path, sink):
-    """A resumed run with a new sink starts its file."""
+    """A resumed run with a new sink begins a new file."""
     opened = sink(tmp_path / "metrics", resume_iteration=7)
     opened.write(row(8))
     opened.close()
@@ -197,7 +215,10 @@ def test_file_may_start_at_a_checkpoint(tmp_path, sink):
 
 
 def test_tensorboard_on_a_full_disk_is_one_error(tmp_path, monkeypatch):
-    """Its thread prints no traceback; those of other threads are reported as before."""
+    """TensorBoard on a full disk raises one error.
+
+    Its thread prints no traceback; those of other threads are reported as before.
+    """
     pytest.importorskip("tensorboard")
     told = []
     monkeypatch.setattr(threading, "excepthook", lambda failed: told.append(failed.exc_type))
@@ -215,7 +236,7 @@ def test_tensorboard_on_a_full_disk_is_one_error(tmp_path, monkeypatch):
 
 
 def test_tensorboard_shows_each_iteration_once(tmp_path):
-    """TensorBoard has every iteration of a resumed run once, with its numbers."""
+    """TensorBoard has each iteration of a resumed run once."""
     accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     first = TensorBoard(tmp_path, CONFIG)
     for iteration in range(4):
@@ -248,7 +269,7 @@ class FakeRun:
 
 
 def test_weights_and_biases_continues_its_run(tmp_path, monkeypatch):
-    """Rows are steps of a named run; a resumed run keeps its id."""
+    """Weights & Biases continues a resumed run by its id."""
     runs: list[FakeRun] = []
 
     def init(**options) -> FakeRun:
@@ -276,7 +297,7 @@ def test_weights_and_biases_continues_its_run(tmp_path, monkeypatch):
     ],
 )
 def test_missing_package_names_the_install_line(tmp_path, monkeypatch, sink, module, install):
-    """A sink without its package raises with install instructions; nothing is written."""
+    """A sink without its package raises with install instructions."""
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ConfigError, match=f"metrics: needs the package {install}"):
         open_sinks(["jsonl", sink], tmp_path / "run", "run", CONFIG)
@@ -284,7 +305,7 @@ def test_missing_package_names_the_install_line(tmp_path, monkeypatch, sink, mod
 
 
 def test_refused_sink_leaves_the_rows_of_the_others(tmp_path, monkeypatch):
-    """If one sink is refused, the others keep their later rows."""
+    """A refused sink leaves the other sinks' rows."""
     sink = JsonLines(tmp_path / "metrics.jsonl")
     for iteration in range(4):
         sink.write(row(iteration))
@@ -299,7 +320,7 @@ def test_refused_sink_leaves_the_rows_of_the_others(tmp_path, monkeypatch):
 
 
 def test_open_sinks_opens_what_is_named(tmp_path):
-    """Each name opens its sink in a new folder; all accept the same row."""
+    """Each name opens its sink, in a new folder."""
     folder = tmp_path / "a" / "run"
     sinks = open_sinks(["csv", "jsonl"], folder, "run", CONFIG)
     assert [type(sink) for sink in sinks] == [Csv, JsonLines]
@@ -312,7 +333,10 @@ def test_open_sinks_opens_what_is_named(tmp_path):
 
 
 def test_open_sinks_refuses_an_unknown_name(tmp_path):
-    """The error lists the known names, and nothing is opened or made."""
+    """An unknown sink's error lists the known names.
+
+    Nothing is opened or made.
+    """
     with refused("saving.sinks", "excel"):
         open_sinks(["jsonl", "excel"], tmp_path / "run", "run", CONFIG)
     assert not (tmp_path / "run").exists()
@@ -322,7 +346,10 @@ def test_open_sinks_refuses_an_unknown_name(tmp_path):
 
 
 def test_recent_returns_take_rows_until_every_environment_had_an_episode():
-    """By hand, rows of 50 steps: two for 100, three for 101, weighted."""
+    """Recent returns cover enough rows for one episode per environment.
+
+    By hand, rows of 50 steps: two for 100, three for 101, weighted.
+    """
     rows = [
         {"env_steps": 50, "p/episodes": 1.0, "p/mean_episodic_return": 90.0},
         {"env_steps": 100, "p/episodes": 0.0, "p/mean_episodic_return": float("nan")},
@@ -344,7 +371,7 @@ def test_recent_returns_take_rows_until_every_environment_had_an_episode():
 
 @pytest.mark.parametrize("kind", [JsonLines, Csv])
 def test_row_that_finds_no_room_is_left_out_whole(kind, tmp_path):
-    """The error names the file; a partial row is removed."""
+    """A row without space is removed, and the error names the file."""
     path = tmp_path / "metrics"
     sink = kind(path)
     row = {"iteration": 1, "loss": 0.5}

@@ -32,7 +32,7 @@ class Own(Bare):
 
 
 def test_known_models_are_there():
-    """WarpDrive's three have their names; another is refused with the list."""
+    """WarpDrive's three models are known; others raise with the list."""
     assert ModelFactory.create("fully_connected") is FullyConnected
     assert ModelFactory.create("fully_connected_actor") is FullyConnectedActor
     assert ModelFactory.create("fully_connected_action_value_critic") is FullyConnectedActionValueCritic
@@ -41,7 +41,7 @@ def test_known_models_are_there():
 
 
 def test_class_is_added_under_a_new_name(factory):
-    """A name is taken only once."""
+    """A model's name can be added only once."""
     factory.add("bare", Bare)
     assert factory.create("bare") is Bare
     with pytest.raises(ConfigError, match="'bare': exists already; give it another name"):
@@ -49,7 +49,10 @@ def test_class_is_added_under_a_new_name(factory):
 
 
 def test_model_is_added_by_the_path_of_a_file(factory, tmp_path):
-    """The file is imported and its class found by name, as WarpDrive's models are."""
+    """A model is added by file and class name.
+
+    WarpDrive adds its models so.
+    """
     path = tmp_path / "my_model.py"
     path.write_text(
         "from warpdrive_min.training.models.fully_connected import FullyConnected\n\n\n"
@@ -65,7 +68,7 @@ def test_model_is_added_by_the_path_of_a_file(factory, tmp_path):
 
 
 def test_model_is_added_by_the_name_of_a_module(factory):
-    """A dotted name is imported."""
+    """A model is added by the name of its module."""
     factory.add("again", "warpdrive_min.training.models.fully_connected", "FullyConnected")
     assert factory.create("again") is FullyConnected
 
@@ -86,7 +89,7 @@ def test_model_is_added_by_the_name_of_a_module(factory):
     ],
 )
 def test_model_that_is_not_there_is_refused(factory, path, name, match):
-    """The error at registration names the missing model."""
+    """Registering a missing model raises with its name."""
     with pytest.raises(ConfigError, match=match):
         factory.add("mine", path, name)
     with pytest.raises(ConfigError, match="unknown model"):
@@ -95,7 +98,10 @@ def test_model_that_is_not_there_is_refused(factory, path, name, match):
 
 @pytest.mark.parametrize("space", [DISCRETE, BOX], ids=["discrete", "box"])
 def test_bare_model_gets_the_rest(factory, space):
-    """A module with only ``forward`` acts, has values, and log_std for a box."""
+    """A model with only ``forward`` gets the missing methods.
+
+    It acts, has values, and log_std for a box.
+    """
     factory.add("bare", Bare)
     model = create_actor_critic(N_FEATURES, space, config(type="bare", log_std_init=-1.0)).eval()
     assert isinstance(model, ActorCritic)
@@ -107,7 +113,7 @@ def test_bare_model_gets_the_rest(factory, space):
 
 
 def test_own_way_to_act_goes_first(factory):
-    """Existing methods are not replaced."""
+    """A user's own methods are not replaced."""
     factory.add("own", Own)
     model, seen = create_actor_critic(N_FEATURES, DISCRETE, config(type="own")).eval(), observations()
     assert_close(model.act(seen), model.module.act(seen))
@@ -129,7 +135,7 @@ def test_trying_a_model_leaves_no_trace(factory):
 
 
 def wrong(outputs):
-    """Return a model class whose outputs are a function of the observations."""
+    """Return a model class with the outputs of a function."""
 
     class Wrong(nn.Module):
         def __init__(self, n_features, space, config):
@@ -160,7 +166,7 @@ def test_model_of_the_wrong_shape_is_refused(factory, outputs, match):
 
 
 def test_actor_and_critic_are_built_and_tried(factory):
-    """DDPG's two models come by name; an unusable one is refused."""
+    """DDPG's models are built by name; an unusable one is refused."""
     actor = create_actor(N_FEATURES, BOX, config(type="fully_connected_actor"))
     critic = create_critic(N_FEATURES, BOX, config(type="fully_connected_action_value_critic"))
     seen = observations()

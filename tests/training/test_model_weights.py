@@ -24,7 +24,10 @@ from warpdrive_min.training.models.fully_connected import (
 
 
 def warpdrive_weights(space: ActionSpace = DISCRETE) -> dict[str, torch.Tensor]:
-    """Return random weights with WarpDrive's names, 5 -> 8 -> 6, and a head per type."""
+    """Return random weights with WarpDrive's names and sizes.
+
+    Layers are 5 -> 8 -> 6, and a head per type.
+    """
     layers = {"fc.0.0": (8, N_FEATURES), "fc.1.0": (6, 8)}
     heads = enumerate(space.categories)
     layers |= {"policy_head": (2, 6)} if space.is_continuous else {f"policy_head.{j}": (n, 6) for j, n in heads}
@@ -41,7 +44,10 @@ def layer(weights: dict[str, torch.Tensor], name: str, inputs: torch.Tensor) -> 
 @pytest.mark.parametrize("prefix", ["", "module."])
 @pytest.mark.parametrize("space", [DISCRETE, BOX], ids=["discrete", "box"])
 def test_warpdrives_weights_give_warpdrives_outputs(space, prefix):
-    """Each head equals WarpDrive's layer for its type, also from a distributed run."""
+    """WarpDrive's weights give WarpDrive's outputs.
+
+    Each head equals its layer for its type, also from a distributed run.
+    """
     weights, seen = warpdrive_weights(space), observations()
     model = FullyConnected(N_FEATURES, space, config(output_w=2.0))
     load_warpdrive_state_dict(model, {prefix + key: tensor for key, tensor in weights.items()})
@@ -57,7 +63,10 @@ def test_warpdrives_weights_give_warpdrives_outputs(space, prefix):
 
 @pytest.mark.parametrize("space", [DISCRETE, BOX], ids=["discrete", "box"])
 def test_warpdrives_weights_make_the_round_trip(space):
-    """Loaded weights return as copies with the same names; log_std is in neither."""
+    """WarpDrive's weights are loaded and returned unchanged.
+
+    They return as copies with the same names; log_std is in neither.
+    """
     weights, model = warpdrive_weights(space), FullyConnected(N_FEATURES, space, config(log_std_init=-3.0))
     load_warpdrive_state_dict(model, weights)
     got = to_warpdrive_state_dict(model)
@@ -73,7 +82,7 @@ def test_warpdrives_weights_make_the_round_trip(space):
     ("build", "head"), [(FullyConnectedActor, "policy_head"), (FullyConnectedActionValueCritic, "vf_head")]
 )
 def test_weights_of_ddpgs_models_make_the_round_trip(build, head):
-    """Actor and critic have WarpDrive's names too."""
+    """DDPG's weights are loaded and returned under WarpDrive's names."""
     model, other = build(N_FEATURES, BOX, config()), build(N_FEATURES, BOX, config())
     state = to_warpdrive_state_dict(model)
     names = [f"{name}.{kind}" for name in ("fc.0.0", "fc.1.0", head) for kind in ("weight", "bias")]
@@ -83,7 +92,10 @@ def test_weights_of_ddpgs_models_make_the_round_trip(build, head):
 
 
 def test_weights_of_a_users_model_have_its_own_names(factory):
-    """Additions to a module do not affect its saved state_dict."""
+    """A user's weights keep their names.
+
+    Additions to a module do not affect its saved state_dict.
+    """
     factory.add("bare", Bare)
     model, saved = create_actor_critic(N_FEATURES, BOX, config(type="bare")), Bare(N_FEATURES, BOX, config())
     load_warpdrive_state_dict(model, saved.state_dict())
@@ -92,7 +104,7 @@ def test_weights_of_a_users_model_have_its_own_names(factory):
 
 
 def test_weights_are_loaded_in_place():
-    """Parameters that are views of an optimiser's one vector stay so."""
+    """Weights are loaded in place, also into an optimiser's vector."""
     model = FullyConnected(N_FEATURES, DISCRETE, config())
     flat = torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()])
     start = 0
@@ -117,7 +129,7 @@ def test_weights_are_loaded_in_place():
     ],
 )
 def test_weights_that_do_not_fit_are_refused(change, match):
-    """The error names the key, and nothing was loaded."""
+    """Weights that do not fit raise with the key, and load nothing."""
     weights, model = warpdrive_weights(), FullyConnected(N_FEATURES, DISCRETE, config())
     before = copy.deepcopy(model.state_dict())
     change(weights)
@@ -135,7 +147,10 @@ def test_weights_that_do_not_fit_are_refused(change, match):
     ],
 )
 def test_what_warpdrives_weights_have_no_place_for_is_refused(convert, setting, match):
-    """Its models have one trunk and unscaled observations; another would differ."""
+    """Models that WarpDrive's weights do not describe are refused.
+
+    Its models have one trunk and unscaled observations; another would differ.
+    """
     with pytest.raises(ConfigError, match=match):
         convert(FullyConnected(N_FEATURES, DISCRETE, config(**setting)))
 
@@ -154,7 +169,10 @@ class Executed:
     "content", [Executed, lambda path: [1, 2], lambda path: {"a": 1}, lambda path: {1: torch.ones(1)}]
 )
 def test_a_file_of_weights_holds_tensors_alone(content, tmp_path):
-    """Other content is refused in a line, and nothing runs."""
+    """A weights file may contain only tensors.
+
+    Other content is refused in a line, and nothing runs.
+    """
     file, trace = tmp_path / "weights.pt", tmp_path / "trace"
     torch.save(content(trace), file)
     with pytest.raises(CheckpointError, match="must be a state_dict of tensors"):
@@ -178,7 +196,7 @@ class Bomb:
     ids=["empty", "text", "half a zip", "pickle that runs code", "pickle of a list", "brackets"],
 )
 def test_file_that_is_no_weights_is_told_in_a_line(content, tmp_path):
-    """Its content does not run."""
+    """A file without weights gives a one-line error, and runs nothing."""
     file = tmp_path / "weights.state_dict"
     file.write_bytes(content)
     with pytest.raises(CheckpointError, match=r"weights .*: must be a state_dict of tensors alone \(got '\w+'\)"):

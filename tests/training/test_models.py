@@ -28,7 +28,10 @@ from warpdrive_min.training.models.fully_connected import (
 @pytest.mark.parametrize("space", [DISCRETE, BOX], ids=["discrete", "box"])
 @pytest.mark.parametrize("leading", [(7,), LEADING])
 def test_act_and_value_are_the_parts_of_forward(space, shared, leading):
-    """Each alone gives what both together give, for observations of any leading shape."""
+    """`act` and `value` equal the two outputs of `forward`.
+
+    Observations may have any leading shape.
+    """
     model, seen = FullyConnected(N_FEATURES, space, config(shared=shared)), observations(*leading)
     head, value = model(seen)
     assert head.shape == (*leading, space.n_outputs)
@@ -38,7 +41,7 @@ def test_act_and_value_are_the_parts_of_forward(space, shared, leading):
 
 
 def test_two_trunks_share_no_weight():
-    """The value's gradient stays out of the policy's trunk, and vice versa."""
+    """Separate trunks share no weights, and no gradients."""
     model = FullyConnected(N_FEATURES, DISCRETE, config(shared=False))
     head, value = model(observations())
     touched = {}
@@ -62,7 +65,10 @@ def test_activation_is_torchs(name):
 
 @pytest.mark.parametrize("kind", [FullyConnected, FullyConnectedActor])
 def test_head_of_a_box_is_bounded(kind):
-    """output_w * tanh(x) + output_b reaches 1 and 5 for a width of 2 around 3."""
+    """A box's head is bounded by output_w and output_b.
+
+    output_w * tanh(x) + output_b reaches 1 and 5 for a width of 2 around 3.
+    """
     model = kind(N_FEATURES, BOX, config(output_w=2.0, output_b=3.0))
     hidden = model.fc(seen := observations())
     layer = model.policy_head
@@ -74,13 +80,16 @@ def test_head_of_a_box_is_bounded(kind):
 
 
 def test_head_of_choices_is_not_bounded():
-    """Logits are left as they are, whatever output_w says."""
+    """Logits are not bounded, whatever output_w says."""
     model = FullyConnected(N_FEATURES, DISCRETE, config(output_w=0.0))
     assert model.act(100 * observations()).abs().max() > 1
 
 
 def test_log_std_is_a_parameter_a_buffer_or_none():
-    """Learned it is a parameter, else a saved buffer; discrete actions have none."""
+    """A learned log_std is a parameter, else a buffer.
+
+    Discrete actions have none.
+    """
     learned = FullyConnected(N_FEATURES, BOX, config(log_std_init=-0.5))
     assert "log_std" in dict(learned.named_parameters())
     fixed = FullyConnected(N_FEATURES, BOX, config(log_std_init=-0.5, learn_log_std=False))
@@ -95,7 +104,7 @@ def test_log_std_is_a_parameter_a_buffer_or_none():
 
 
 def test_critic_sees_observations_and_then_actions():
-    """Its input is both side by side, its output one value."""
+    """A critic reads observations and actions, and returns one value."""
     model = FullyConnectedActionValueCritic(N_FEATURES, BOX, config(type="fully_connected_action_value_critic"))
     seen, actions = observations(), torch.randn(*LEADING, 2)
     layers = linears(model)
@@ -106,13 +115,16 @@ def test_critic_sees_observations_and_then_actions():
 
 
 def test_actor_of_choices_is_refused():
-    """DDPG's actor gives the actions themselves, which choices are not."""
+    """DDPG's actor refuses choices: it returns the actions themselves."""
     with pytest.raises(ConfigError, match=r"must be those of a Box, not choices .got .3, 4..; use 'fully_connected'"):
         FullyConnectedActor(N_FEATURES, DISCRETE, config())
 
 
 def test_models_never_look_at_their_numbers():
-    """No host reads, so CUDA graphs can capture them: tensors have no data here."""
+    """Models read no numbers on the host, for CUDA graphs.
+
+    Tensors have no data here.
+    """
     seen = observations().to("meta")
     for space, shared in itertools.product((DISCRETE, BOX), (True, False)):
         model = FullyConnected(N_FEATURES, space, config(shared=shared)).to("meta")
@@ -126,7 +138,7 @@ def test_models_never_look_at_their_numbers():
 
 
 def test_default_weights_are_torchs():
-    """Uniform within 1 / sqrt(inputs), weights and biases."""
+    """Default weights are torch's: uniform within 1 / sqrt(inputs)."""
     for layer in linears(FullyConnected(400, DISCRETE, config(fc_dims=(300,)))).values():
         bound = layer.in_features**-0.5
         assert 0.9 * bound < layer.weight.abs().max() <= bound
@@ -134,7 +146,10 @@ def test_default_weights_are_torchs():
 
 
 def test_xavier_weights_are_those_of_separate_heads():
-    """Uniform within sqrt(6 / (inputs + outputs)), outputs of one type; biases stay."""
+    """Xavier weights are those of a head per type.
+
+    Uniform within sqrt(6 / (inputs + outputs)), outputs of one type; biases stay.
+    """
     space = ActionSpace((2, 200), 2)
     layers = linears(FullyConnected(400, space, config(fc_dims=(300,), init_method="xavier")))
     weights = {name: layer.weight for name, layer in layers.items() if name != "policy_head"}
@@ -154,7 +169,10 @@ def test_xavier_weights_are_those_of_separate_heads():
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_orthogonal_weights_have_the_gains_of_their_layers(shared):
-    """W W^T = gain^2 I: 2 in a trunk, 1e-4 in the policy, 1 in the value."""
+    """Orthogonal weights have their layers' gains.
+
+    W W^T = gain^2 I: 2 in a trunk, 1e-4 in the policy, 1 in the value.
+    """
     model = FullyConnected(20, DISCRETE, config(fc_dims=(12, 8), shared=shared, init_method="orthogonal"))
     layers = linears(model)
     assert len(layers) == (4 if shared else 6)

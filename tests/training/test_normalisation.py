@@ -31,7 +31,7 @@ CLOSE = {"rtol": 1e-5, "atol": 1e-6}
 
 
 def test_normaliser_clips_and_leaves_actions_alone():
-    """Two features, one far out, next to an action."""
+    """The normaliser clips observations, and leaves actions unchanged."""
     layer = Normaliser(2)
     layer.merge(Moments(torch.tensor([1.0, -1.0]).double(), torch.tensor([4.0, 0.25]).double(), 10**9))
     got = layer(torch.tensor([[2.0, 1000.0, 7.0]]))
@@ -40,7 +40,10 @@ def test_normaliser_clips_and_leaves_actions_alone():
 
 @pytest.mark.parametrize("backend", BACKENDS_HERE)
 def test_rewards_are_scaled_as_gymnasium_scales_them(backend):
-    """Three rollouts with both kinds of ends: returns, moments, scaled rewards."""
+    """Rewards are scaled like Gymnasium's: returns, moments and results.
+
+    Three rollouts with both kinds of ends.
+    """
     n_steps, n_envs, n_agents, gamma = 5, 4, 2, 0.9
     device = backends.get(backend).device
     buffer = make_buffer(n_steps, n_envs, n_agents, device=device)
@@ -70,7 +73,10 @@ def test_rewards_are_scaled_as_gymnasium_scales_them(backend):
 @pytest.mark.parametrize("backend", BACKENDS_HERE)
 @pytest.mark.parametrize("name", ["PPO", "DDPG"])
 def test_moments_are_of_all_that_was_seen(name, backend, tmp_path):
-    """They change after the optimiser's steps, which use the old; DDPG targets share."""
+    """Moments cover all observations, and change after the update.
+
+    The optimiser's steps use the old ones; DDPG's targets share them.
+    """
     model = {"actor": NORMALISED, "critic": NORMALISED} if name == "DDPG" else NORMALISED
     run = ("pendulum", CLASSIC, {"shared": {**(DDPG if name == "DDPG" else PPO), "model": model}})
     trainer = make_run(run, backend, basedir=tmp_path)
@@ -95,7 +101,10 @@ def test_moments_are_of_all_that_was_seen(name, backend, tmp_path):
 
 
 def test_first_ratio_is_one(tmp_path):
-    """With one optimiser step the learner equals the player, in rollout three too."""
+    """The first ratio of learner to player is 1.
+
+    There is one optimiser step per rollout; three rollouts are checked.
+    """
     once = {**PPO, "n_epochs": 1, "n_minibatches": 1, "model": NORMALISED, "normalize_rewards": True}
     trainer = make_run(("cartpole", CLASSIC, {"shared": once}), basedir=tmp_path)
     for _ in range(3):
@@ -104,7 +113,7 @@ def test_first_ratio_is_one(tmp_path):
 
 
 def test_evaluation_and_policies_that_do_not_learn_leave_moments(tmp_path):
-    """Scores and loaded policies use the moments of training."""
+    """Evaluation and loaded policies leave the moments unchanged."""
     policies = {"runner": {**PPO, "model": NORMALISED}, "tagger": {"model": NORMALISED}}
     trainer = make_run(("tag_continuous", TAG, policies), basedir=tmp_path)
     trainer.train(2)
@@ -118,7 +127,10 @@ def test_evaluation_and_policies_that_do_not_learn_leave_moments(tmp_path):
 
 
 def test_metrics_stay_in_rewards_as_they_are(tmp_path):
-    """Scaled rewards affect learning, not episode metrics before the first update."""
+    """Reward scaling does not change episode metrics.
+
+    They are compared before the first update: later, scaled rewards change what is learned.
+    """
     rows = []
     for is_scaled in (False, True):
         run = ("cartpole", CLASSIC, {"shared": {**PPO, "normalize_rewards": is_scaled}})
@@ -129,7 +141,10 @@ def test_metrics_stay_in_rewards_as_they_are(tmp_path):
 
 
 def test_what_cannot_be_normalised_is_refused(factory):
-    """DDPG's rewards, WarpDrive's rule, and a model without the layer."""
+    """Unsupported normalisation is refused.
+
+    DDPG's rewards, WarpDrive's rule, and a model without the layer.
+    """
     with refused("policy.normalize_rewards", True):
         PolicyConfig(**{**DDPG, "normalize_rewards": True})
     for key in ("normalize_rewards", "normalize_observations"):

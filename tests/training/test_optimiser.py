@@ -1,4 +1,4 @@
-"""FlatAdam: steps of torch's Adam with clipping as one vector, and skipped steps."""
+"""FlatAdam: torch's Adam with clipping as one vector."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def device(request, monkeypatch):
 
 
 def network(seed=0):
-    """Return a small network with a frozen parameter and one that no loss reaches."""
+    """Return a network with frozen and unused parameters."""
     torch.manual_seed(seed)
     made = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.Tanh(), torch.nn.Linear(5, 2))
     made[0].bias.requires_grad_(False)
@@ -60,7 +60,10 @@ def snapshot(adam):
 
 @pytest.mark.parametrize("max_norm", [None, MAX_NORM])
 def test_flat_adam_equals_adam_with_clipping(max_norm):
-    """Forty steps at changing rates, and norms, equal Adam's after clip_grad_norm_."""
+    """Steps and norms equal Adam's after clip_grad_norm_.
+
+    Forty steps at changing rates.
+    """
     model = network()
     want = copy.deepcopy(model)
     adam, rate = optimiser(model, max_norm)
@@ -85,7 +88,7 @@ def test_flat_adam_equals_adam_with_clipping(max_norm):
 
 @pytest.mark.parametrize("broken", [torch.nan, torch.inf])
 def test_flat_adam_skips_and_counts_broken_gradients(broken):
-    """A non-finite gradient changes only the count; later steps are unaffected."""
+    """A broken gradient only counts as skipped."""
     models = [network(), network()]
     adams = [optimiser(model)[0] for model in models]
     for adam, model in zip(adams, models, strict=True):
@@ -105,7 +108,7 @@ def test_flat_adam_skips_and_counts_broken_gradients(broken):
 
 
 def test_flat_adam_skips_where_told():
-    """With the flag nothing changes or is counted; without it, nothing differs."""
+    """A step with the skip flag changes nothing."""
     models = [network(), network()]
     adams = [optimiser(model)[0] for model in models]
     start = snapshot(adams[0])
@@ -120,7 +123,7 @@ def test_flat_adam_skips_where_told():
 
 
 def test_long_vectors_take_the_same_steps(device):
-    """A million parameters, two thousand per program, under their norm."""
+    """A million parameters take the same steps."""
     generator = torch.Generator(device).manual_seed(0)
     start = torch.randn(1_200_001, generator=generator)
     parameter, want = torch.nn.Parameter(start.clone()), torch.nn.Parameter(start.double())
@@ -137,7 +140,7 @@ def test_long_vectors_take_the_same_steps(device):
 
 @pytest.mark.parametrize("norms", [None, 0.3, (0.3, 1e9, 0.5)])
 def test_members_take_steps_of_their_own(device, norms):
-    """Each has a rate and a norm; a skip affects no other member."""
+    """Each member has its rate and norm, and skips alone."""
     n_members, n = 3, 1_500
     generator = torch.Generator(device).manual_seed(0)
     start = torch.randn(n_members, n, generator=generator)

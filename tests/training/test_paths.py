@@ -128,7 +128,7 @@ NEEDS = {
     ),
     ("iteration", 0): (ON_GPU, [{"has_graphs": False}, {"is_eager": True}, {"is_debug": True}]),
 }
-"""Facts that allow a path, and a change that breaks each rule."""
+"""Facts that allow a path, with changes that forbid it."""
 KEPT_BY_TORCH = (
     replace(NEEDS["forward passes", 0][0], precision="fp32"),
     [
@@ -149,7 +149,7 @@ def _all_installed(monkeypatch):
 
 
 def test_every_path_has_rules_but_the_last():
-    """So a choice always exists; each other rule is tested below."""
+    """Each path but the last has rules, so one is chosen."""
     assert set(NEEDS) == {(part, index) for part, paths in PATHS.items() for index in range(len(paths) - 1)}
     for part, paths in PATHS.items():
         assert all(path.rules for path in paths[:-1]), part
@@ -159,7 +159,10 @@ def test_every_path_has_rules_but_the_last():
 
 @pytest.mark.parametrize(("part", "index"), NEEDS)
 def test_each_rule_of_a_path_can_refuse_it(part, index):
-    """Facts for all rules select it; each change breaks one rule."""
+    """Each rule of a path can refuse it.
+
+    Facts for all rules select it; each change breaks one rule.
+    """
     path, (facts, changes) = PATHS[part][index], NEEDS[part, index]
     assert path.why_not(facts) is None
     assert len(changes) == len(path.rules)
@@ -173,7 +176,10 @@ def test_each_rule_of_a_path_can_refuse_it(part, index):
 
 
 def test_choice_has_the_reasons_of_faster_paths_alone():
-    """The first path without a reason is taken."""
+    """The first path without a reason is chosen.
+
+    The reasons are those of faster paths.
+    """
     wide = choose("network", replace(ON_GPU, network=WIDE, precision="tf32"))
     assert wide.path is PATHS["network"][1]
     assert list(wide.refused) == ["kernel for narrow networks"]
@@ -188,7 +194,7 @@ def test_choice_has_the_reasons_of_faster_paths_alone():
 
 @pytest.mark.parametrize("name", ["A2C", "DDPG", "two policies"])
 def test_run_remembers_what_each_part_takes(name):
-    """By policy, without parts that only other policies have."""
+    """A run records a path for each part of each policy."""
     trainer = make_run(RUNS[name], "cpu")
     assert trainer.choices.keys() == trainer.groups.keys()
     for policy, choices in trainer.choices.items():
@@ -199,7 +205,7 @@ def test_run_remembers_what_each_part_takes(name):
 
 
 def test_run_takes_what_it_remembers():
-    """Learning and acting are those of the table."""
+    """A run learns and acts by the paths that it records."""
     model = {"fc_dims": [8, 8]}
     one, other = (
         make_run(("cartpole", CLASSIC, {"shared": {**A2C, "model": {**model, "fused": fused}}}), "cpu")
@@ -213,7 +219,7 @@ def test_run_takes_what_it_remembers():
 
 
 def test_page_has_the_current_tables():
-    """`python -m warpdrive_min.training.paths.page docs/training-speed.md` updates it."""
+    """docs/training-speed.md has the current tables."""
     text = (ROOT / "docs" / "training-speed.md").read_text()
     assert page.with_tables(text) == text
     named = {part for found in page.PLACE.finditer(text) for part in found[2].split(", ")}

@@ -76,7 +76,10 @@ CASES += [
 
 @pytest.fixture(autouse=True)
 def interpreted_bfloat16(monkeypatch):
-    """Multiply bfloat16 as float32, which is exact; Triton 3.6 uses its bits."""
+    """Multiply interpreted bfloat16 as float32, which is exact.
+
+    Triton 3.6 uses its bits.
+    """
     if DEVICE.type == "cuda":
         return
     import triton.language as tl
@@ -99,7 +102,10 @@ def by(kernel, activation, precision):
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: " ".join(map(str, case)))
 def test_outputs_and_gradients_are_those_of_torch(case):
-    """Partial blocks and rows; on a GPU, many rows with the same bits twice."""
+    """Outputs and gradients equal torch's.
+
+    Partial blocks and rows; on a GPU, many rows with the same bits twice.
+    """
     evaluate, d_out = by(case.kernel, case.activation, case.precision), rows(case.n_rows, case.sizes[-1], seed=3)
     x, weights = rows(case.n_rows, case.sizes[0]), network(*case.sizes)
     bound = 1e-5 if (case.precision, case.n_rows) == ("fp32", MANY) else BOUNDS[case.precision]
@@ -118,7 +124,7 @@ def test_outputs_and_gradients_are_those_of_torch(case):
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
 @pytest.mark.parametrize(("kernel", "n_features"), [("narrow", 4), ("narrow", 401), ("wide", 5)])
 def test_what_is_not_a_number_stays_in_its_row(kernel, n_features, activation):
-    """A NaN in an observation is one in its outputs, and in no other row's."""
+    """A NaN in an observation affects only its own row."""
     x = rows(3, n_features)
     x[1, 3] = torch.nan
     precision = "fp32" if kernel == "narrow" else "tf32"
@@ -127,7 +133,10 @@ def test_what_is_not_a_number_stays_in_its_row(kernel, n_features, activation):
 
 
 def test_kernels_have_limits():
-    """Narrow: 512 features, 64 units or outputs; wide: networks in tiles, never fp32."""
+    """Each kernel accepts networks up to its limits.
+
+    Narrow: 512 features, 64 units or outputs; wide: networks in tiles, never fp32.
+    """
     assert fits(narrow_module.fits, 512, (64, 64), 64)
     assert fits(narrow_module.fits, 512, (64, 64), 1)
     for sizes in ((513, (32, 32), 2), (512, (65, 32), 2), (4, (32, 65), 2), (4, (32, 32), 65)):
@@ -140,7 +149,7 @@ def test_kernels_have_limits():
 
 @pytest.mark.parametrize(("name", "by_torch"), [("fp32", "highest"), ("tf32", "high"), ("bf16", "highest")])
 def test_precision_holds_within_its_block(name, by_torch):
-    """A block sets the matrix precision, restored at its end and after an error."""
+    """A block sets the matrix precision, and restores it."""
     before, ones, cpu = torch.get_float32_matmul_precision(), torch.ones(2, 2), torch.device("cpu")
     with within(name, cpu):
         assert torch.get_float32_matmul_precision() == by_torch
@@ -153,7 +162,10 @@ def test_precision_holds_within_its_block(name, by_torch):
 
 
 def test_kernels_compile_for_a_gpu(tmp_path):
-    """The compiler accepts all kernels, in a new process: here they are interpreted."""
+    """The compiler accepts all kernels, in a new process.
+
+    Here they are interpreted.
+    """
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     ran = subprocess.run(
         [sys.executable, "-m", "tests.training.triton_kernels", "90"],
@@ -178,7 +190,10 @@ def check_narrow(n_rows, sizes, bound):
 
 @pytest.mark.parametrize(("n_features", "n_outputs"), [(4, 3), (401, 1)])
 def test_networks_side_by_side_are_those_one_by_one(n_features, n_outputs):
-    """Under vmap outputs have the bits of single networks, and gradients their values."""
+    """Under vmap, networks equal single ones.
+
+    Outputs are bit-identical, and gradients have their values.
+    """
     n_networks, n_rows = 2, 40
     weights = [[w * (1 - i / 4) for w in network(n_features, 32, 16, n_outputs)] for i in range(n_networks)]
     stacked = tuple(torch.stack(each).requires_grad_() for each in zip(*weights, strict=True))
@@ -196,7 +211,10 @@ def test_networks_side_by_side_are_those_one_by_one(n_features, n_outputs):
 
 @pytest.mark.parametrize(("n_features", "n_processors"), [(4, 2), (401, 7)])
 def test_narrow_adds_up_what_programs_find(monkeypatch, n_features, n_processors):
-    """Several programs and blocks of rows sum to all gradients; streamed layers too."""
+    """Partial gradients of several programs sum to the total.
+
+    Blocks of rows and streamed layers too.
+    """
     monkeypatch.setattr(triton_sizes, "_processors", lambda device: n_processors)
     tile = narrow_module.FIRST_LAYER["fp32"]
     n_parts = narrow_module._n_programs(
@@ -208,7 +226,10 @@ def test_narrow_adds_up_what_programs_find(monkeypatch, n_features, n_processors
 
 @pytest.mark.parametrize(("fc_dims", "n_kernels"), [((16, 8), 2), ((72, 8), 0), ((8,), 0)])
 def test_members_of_a_population_are_one_kernel(monkeypatch, fc_dims, n_kernels):
-    """Narrow networks take one launch per trunk; others are torch's products."""
+    """A population's narrow networks take one launch per trunk.
+
+    Others are torch's products.
+    """
     calls = []
     monkeypatch.setattr(available, "why_no_triton", lambda device: None if device == DEVICE.type else "needs a GPU")
     counted = replace(table.PATHS["network"][0], build=lambda *given: calls.append(given) or narrow(*given))
@@ -232,7 +253,7 @@ def test_members_of_a_population_are_one_kernel(monkeypatch, fc_dims, n_kernels)
 
 
 def test_narrow_keeps_a_layer_only_for_gradients(monkeypatch):
-    """Only a streamed network with gradients keeps its first layer."""
+    """The first layer is kept only for streamed networks with gradients."""
     kept, save = [], torch.autograd.function.FunctionCtx.save_for_backward
     monkeypatch.setattr(
         torch.autograd.function.FunctionCtx,
@@ -280,7 +301,7 @@ def test_narrow_tanh_is_accurate_near_zero():
     ],
 )
 def test_what_cannot_be_fused_is_said(monkeypatch, changed, message):
-    """Torch computes layers without a kernel, with a reason."""
+    """Layers without a kernel use torch, with a reason."""
     monkeypatch.setattr(available, "why_no_triton", lambda device: None)
     sizes = {"n_features": 4, "fc_dims": (8, 8), "activation": "relu", **changed}
     trunk = Trunk(sizes.pop("n_features"), ModelConfig(**sizes))
@@ -295,7 +316,10 @@ def test_what_cannot_be_fused_is_said(monkeypatch, changed, message):
 @pytest.mark.parametrize("product", ["tf32x3", "bf16x6"])
 @pytest.mark.parametrize("n_features", [4, 401])
 def test_narrow_has_float32_of_each_product(monkeypatch, n_features, product):
-    """Three TF32 or six bfloat16 products have float32's errors in every kernel."""
+    """Products of TF32 or bfloat16 are as accurate as float32.
+
+    Three TF32 or six bfloat16 products, in every kernel.
+    """
     monkeypatch.setitem(narrow_module.PRODUCTS, "fp32", product)
     for tiles in (narrow_module.FORWARD, narrow_module.FIRST_LAYER):
         monkeypatch.setitem(tiles, "fp32", tiles["fp32"]._replace(product=product))
@@ -307,7 +331,7 @@ def test_narrow_has_float32_of_each_product(monkeypatch, n_features, product):
 
 @pytest.mark.parametrize("by_column", [False, True])
 def test_wide_sums_parts_of_the_rows(monkeypatch, by_column):
-    """Weight gradients are complete for padded row parts, in either order."""
+    """Weight gradients sum padded parts of the rows, in either order."""
     small = wide_module.Tile(16, 32, 4, 2)
     plan = wide_module.TileSizes(small, small, small._replace(rows=32), by_column, n_parts=2)
     monkeypatch.setitem(wide_module.PLANS, "tf32", (plan, plan))
@@ -321,7 +345,10 @@ def test_wide_sums_parts_of_the_rows(monkeypatch, by_column):
 
 
 def test_wide_without_gradients_keeps_nothing(monkeypatch):
-    """Under `no_grad`, or without required gradients, only outputs are computed."""
+    """Without gradients, only outputs are computed.
+
+    Under `no_grad`, or without required gradients.
+    """
     x, weights = rows(3, 5), tuple(weight.requires_grad_() for weight in network(5, 64, 64, 2))
     kept, evaluate = [], wide_module.evaluate
     monkeypatch.setattr(wide_module, "evaluate", lambda *a: kept.append(len(a) > 5) or evaluate(*a))

@@ -1,4 +1,4 @@
-"""Populations: each member learns as a separate run, independent of the others."""
+"""Populations: each member learns as a separate run."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ ALL = {
 
 
 def make_population(size, run="PPO", backend="host", *, n_envs=4, seed=7, folder="run", population=None, **given):
-    """Return a population's trainer for one of `RUNS` or a variant; see `run_config`."""
+    """Return a population's trainer for a run in `RUNS`."""
     env, env_config, policies = RUNS[run] if isinstance(run, str) else run
     given["trainer"] = {"seed": seed} | (given.get("trainer") or {})
     config = run_config(policies, n_envs, backend=backend, **given) | {
@@ -79,7 +79,7 @@ def make_population(size, run="PPO", backend="host", *, n_envs=4, seed=7, folder
 
 
 def of_member(trainer, member) -> dict[str, torch.Tensor]:
-    """Return a copy of a member's weights, by the names of an ordinary run."""
+    """Return a copy of a member's weights, under ordinary names."""
     part = "policy/shared/model/"
     found = {name.removeprefix(part): tensor for name, tensor in weights(trainer).items()}
     return {part + name: tensor for name, tensor in weights_of(found, member).items()}
@@ -105,7 +105,10 @@ ALL_RUN = ("cartpole", CLASSIC, {"shared": ALL})
     ids=lambda each: each if isinstance(each, str) else "all",
 )
 def test_first_member_is_the_ordinary_run(run, backend, tmp_path):
-    """Alone or with others it equals the ordinary run within rounding."""
+    """The first member equals the ordinary run within rounding.
+
+    Alone or with others.
+    """
     alone = make_run(run, backend, basedir=tmp_path / "alone")
     alone.train(4)
     want = weights(alone)
@@ -126,7 +129,10 @@ def test_first_member_is_the_ordinary_run(run, backend, tmp_path):
 
 @pytest.mark.parametrize("backend", BACKENDS_HERE)
 def test_every_member_learns_as_it_would_alone(backend, tmp_path):
-    """An ordinary algorithm with a member's rows, weights and seed takes equal steps."""
+    """Each member learns as it would alone.
+
+    An ordinary algorithm with a member's rows, weights and seed takes equal steps.
+    """
     n_members, n_envs = (2, 2) if is_simulated(backend) else (3, 4)
     table = {"lr": [0.01, 0.02], "clip_param": [0.1, 0.3]} if n_members == 2 else {"lr": [0.01, 0.02, 0.03]}
     run = ("cartpole", CLASSIC, {"shared": {**ALL, "normalize_rewards": False}})
@@ -151,7 +157,7 @@ def test_every_member_learns_as_it_would_alone(backend, tmp_path):
 
 
 def alone(population, index, member) -> PolicyGroup:
-    """Return an ordinary policy with the weights, rollout and settings of a member."""
+    """Return an ordinary policy with a member's weights and rollout."""
     group, config, backend = population.group, population.config, population.wrapper.backend
     mine = slice(index * config.trainer.num_envs, (index + 1) * config.trainer.num_envs)
     kept = {each.name: getattr(group.buffer, each.name) for each in fields(RolloutBuffer)}
@@ -183,7 +189,10 @@ def alone(population, index, member) -> PolicyGroup:
     ids=["rate", "seed", "clip", "diverged"],
 )
 def test_members_do_not_know_each_other(run, changed, tmp_path):
-    """A member's rate, seed or infinite weights change no other bit."""
+    """Members are independent bit by bit.
+
+    A member's rate, seed or infinite weights change no other.
+    """
     population = {key: [values[0]] * 3 for key, values in changed.items() if key != "seeds"}
     seeds = {"seeds": [7, 8, 9]} if "seeds" in changed else {"seeds": [7]}
     first = make_population(3, run, population={**population, **seeds}, basedir=tmp_path / "first")
@@ -197,7 +206,7 @@ def test_members_do_not_know_each_other(run, changed, tmp_path):
 
 
 def test_parts_of_a_minibatch_add_up(tmp_path):
-    """Few rows at a time through the model give the gradients of all at once."""
+    """Parts of a minibatch sum to its gradient."""
     whole, parts = (
         make_population(2, "PPO", trainer={"max_rows": rows}, basedir=tmp_path / str(rows)) for rows in (None, 6)
     )
@@ -214,7 +223,10 @@ KERNELS = ("cartpole", CLASSIC, {"shared": {**PPO, "model": TWO_LAYERS}})
 
 @pytest.mark.parametrize("backend", ON_GPU)
 def test_kernels_have_the_gradients_of_batched_products(backend, tmp_path):
-    """The first step is the same with one kernel and with torch's products."""
+    """A kernel's gradients equal those of batched products.
+
+    The first step is compared.
+    """
     gradients = []
     for is_fused in (None, False):
         policy = {**A2C, "model": {**TWO_LAYERS, "fused": is_fused}}
@@ -232,7 +244,10 @@ def test_kernels_have_the_gradients_of_batched_products(backend, tmp_path):
 )
 @pytest.mark.parametrize("backend", ["numba", "pycuda"])
 def test_graph_trains_as_single_launches_do(backend, run, tmp_path):
-    """Graph replays are bit-identical, follow each schedule, and never synchronise."""
+    """Graph replays equal single launches bit by bit.
+
+    They follow each schedule, and never synchronise.
+    """
     table = {"lr": [0.01, [[0, 0.02], [200, 0.0]]]}
     runs = [
         make_population(
@@ -254,7 +269,10 @@ def test_graph_trains_as_single_launches_do(backend, run, tmp_path):
 
 
 def test_every_setting_has_every_seed():
-    """Members of a setting are adjacent; schedules are entries like numbers."""
+    """Each setting is trained with each seed.
+
+    Members of a setting are adjacent; schedules are entries like numbers.
+    """
     config = PopulationConfig(size=6, lr=[0.1, [[0, 0.1], [10, 0.0]]], entropy_coeff=[0.0, 0.5])
     members = config.members(first_seed=40)
     assert [member.seed for member in members] == [40, 41, 42] * 2
@@ -264,7 +282,7 @@ def test_every_setting_has_every_seed():
 
 
 def test_rates_follow_their_schedules(tmp_path):
-    """A member's schedule counts its own steps."""
+    """Each member's schedule counts the member's own steps."""
     table = {"lr": [0.5, [[0, 1.0], [48, 0.0]]], "seeds": [3]}
     population = make_population(2, "A2C", population=table, basedir=tmp_path)
     population.train(2)
@@ -303,14 +321,17 @@ def refused_config(policy=None, trainer=None, population=None):
     ids=lambda each: each if isinstance(each, str) else "",
 )  # fmt: skip
 def test_what_a_population_is_not_is_refused(key, got, given):
-    """The error names the key."""
+    """Unsupported settings of a population raise with their key."""
     with pytest.raises(ConfigError) as caught:
         refused_config(**given)
     assert (caught.value.what, caught.value.got) == (key, got)
 
 
 def test_recurrent_models_and_other_trainers_are_refused():
-    """A model is known when it is built; a trainer of one agent does not take many."""
+    """Populations refuse recurrent models and other trainers.
+
+    A model is known when it is built; a trainer of one agent does not take many.
+    """
     with refused("run config population.size", 2):
         make_population(2, ("cartpole", CLASSIC, {"shared": {**PPO, "model": {**SMALL, "type": "gru"}}}))
     with refused("run config population.size", None):
@@ -329,7 +350,10 @@ def test_recurrent_models_and_other_trainers_are_refused():
 
 
 def test_members_that_reach_the_return_stop_one_by_one(tmp_path):
-    """Its weights and moments stay, its rows end; the last one ends the run."""
+    """Members that reach the return stop one by one.
+
+    A member's weights and moments stay, its rows end; the last one ends the run.
+    """
     run = ("cartpole", {"episode_length": 30}, {"shared": {**ALL, "lr": 0.02}})
     population = make_population(4, run, n_steps=32, trainer={"stop_return": 25.0}, basedir=tmp_path)
     kept: dict[int, dict[str, torch.Tensor]] = {}
@@ -347,7 +371,10 @@ def test_members_that_reach_the_return_stop_one_by_one(tmp_path):
 
 
 def test_member_that_diverges_leaves_the_others(tmp_path, caplog):
-    """A warning names it, and it stops learning; if all diverge, the run fails."""
+    """A diverging member stops alone, with a warning.
+
+    If all diverge, the run fails.
+    """
     population = make_population(2, "PPO", population={"lr": [0.01, 1e38], "seeds": [1]}, basedir=tmp_path)
     with caplog.at_level(logging.WARNING):
         population.train(4)
@@ -364,7 +391,10 @@ def test_member_that_diverges_leaves_the_others(tmp_path, caplog):
 
 
 def test_population_is_resumed_to_the_bit(tmp_path):
-    """Stopped and best members and next draws are saved; rows appear once."""
+    """A population resumes bit by bit, with unique rows.
+
+    Stopped and best members and next draws are saved.
+    """
     given = {"population": {"lr": [0.01, 1e38, 0.02], "seeds": [5]}, "model_params_save_freq": 2}
     whole = make_population(3, ALL_RUN, basedir=tmp_path / "whole", **given)
     whole.train(6)
@@ -384,7 +414,10 @@ def test_population_is_resumed_to_the_bit(tmp_path):
 
 
 def test_best_weights_of_each_member_are_kept(tmp_path):
-    """`load_policies` loads one member, by default the best; `load_population` all."""
+    """Each member's best weights are saved and can be loaded.
+
+    `load_policies` loads one member, by default the best; `load_population` all.
+    """
     population = make_population(3, "PPO", basedir=tmp_path, model_params_save_freq=1)
     population.train(1)
     first = [of_member(population, member) for member in range(3)]
@@ -403,7 +436,7 @@ def test_best_weights_of_each_member_are_kept(tmp_path):
 
 @pytest.mark.parametrize("run", ["PPO", KERNELS], ids=["one layer", "as kernels know it"])
 def test_members_play_with_their_own_weights(run, tmp_path):
-    """Scores are those of each member's network in its block of environments."""
+    """Members play with their own weights, in their environments."""
     population = make_population(2, run, basedir=tmp_path)
     with torch.no_grad():
         for bias, value in ((0, 0.0), (1, 100.0)):
@@ -419,7 +452,10 @@ def test_members_play_with_their_own_weights(run, tmp_path):
 
 
 def test_commands_train_and_evaluate_a_population(tmp_path):
-    """`train --population` writes a resumable run; `evaluate` lists all and the best."""
+    """The commands train, resume and evaluate a population.
+
+    `train --population` writes the run; `evaluate` lists all and the best.
+    """
     values = {
         "env.episode_length": 20,
         "trainer.num_envs": 4,
@@ -464,7 +500,10 @@ def test_commands_train_and_evaluate_a_population(tmp_path):
 
 
 def test_population_learns_cartpole(tmp_path):
-    """Eight seeds hold the pole far longer than random play's 22 steps or so."""
+    """Eight seeds learn CartPole well above random play.
+
+    Random play has about 22 steps.
+    """
     policy = {**PPO, "n_epochs": 4, "lr": 0.02, "normalize_advantage": True, "gae_lambda": 0.8, "vf_loss_coeff": 0.5,
               "entropy_coeff": 0.0, "model": {"fc_dims": [32], "activation": "tanh"}}  # fmt: skip
     run = ("cartpole", {"episode_length": 200}, {"shared": policy})

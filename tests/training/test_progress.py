@@ -18,7 +18,10 @@ def row(iteration: int, **returns: float) -> dict[str, float | int]:
 
 
 def shown(rows, *, is_terminal: bool, seconds=(0, 60, 120), **options) -> str:
-    """Return the display of 30 iterations; the clock gives ``seconds`` at each row."""
+    """Return the display of 30 iterations with a given clock.
+
+    It gives ``seconds`` at each row.
+    """
     output, ticks = io.StringIO(), iter(seconds)
     console = Console(file=output, force_terminal=is_terminal, width=160, color_system=None)
     with ProgressLine(30, console=console, clock=lambda: next(ticks), **options) as progress:
@@ -28,7 +31,10 @@ def shown(rows, *, is_terminal: bool, seconds=(0, 60, 120), **options) -> str:
 
 
 def test_progress_elsewhere_is_a_line_for_each_row():
-    """Each row is one line: speed, mean returns and remaining time."""
+    """Outside a terminal, each row is one line.
+
+    It has speed, mean returns and remaining time.
+    """
     got = shown([row(10, tagger=12.3456, runner=-4), row(20, tagger=math.nan)], is_terminal=False)
     assert got.splitlines() == [
         "iteration 10/30  1,234,567 env steps/s  mean return (higher is better): tagger 12.35, runner -4  0:02:00 left",
@@ -37,17 +43,23 @@ def test_progress_elsewhere_is_a_line_for_each_row():
 
 
 def test_progress_of_a_resumed_run_counts_its_own_iterations():
-    """10 of its iterations took 60 s, so 60 s remain for the last 10."""
+    """A resumed run's remaining time counts its own iterations.
+
+    10 of its iterations took 60 s, so 60 s remain for the last 10.
+    """
     assert "0:01:00 left" in shown([row(20)], is_terminal=False, start=10)
 
 
 def test_progress_before_the_first_iteration_knows_no_time():
-    """At iteration 0 the time per iteration is unknown."""
+    """Before the first iteration, the remaining time is unknown."""
     assert "unknown time left" in shown([row(0)], is_terminal=False)
 
 
 def test_progress_in_a_terminal_is_a_bar():
-    """In a terminal the bar shows the last row at the end; names are text, not markup."""
+    """In a terminal, a bar shows the last row.
+
+    Names are text, not markup.
+    """
     got = shown([row(10, tagger=1.5), row(30, **{"[bold]x": 2.5})], is_terminal=True)
     assert "30/30 1,234,567 env steps/s  mean return (higher is better): [bold]x 2.5  0:00:00 left" in got
     assert "\r" in got, "the bar must be drawn in place"

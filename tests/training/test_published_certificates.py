@@ -32,7 +32,10 @@ def algorithm(certificate):
 
 
 def test_each_algorithm_has_five_seeds_from_a_gpu():
-    """Files are complete and named by runs; one commit trained them on a GPU."""
+    """Each algorithm has certificates of five seeds from a GPU.
+
+    Files are complete and named by runs; one commit trained them.
+    """
     found, commits = Counter(), set()
     for path in PUBLISHED:
         one = Certificate.read(path)
@@ -48,7 +51,10 @@ def test_each_algorithm_has_five_seeds_from_a_gpu():
 
 
 def test_each_shipped_run_has_a_certificate():
-    """Each complete run is as shipped, but exact."""
+    """Each shipped run has a certificate, and is as shipped.
+
+    Only exact training differs.
+    """
     whole = [Certificate.read(path) for path in PUBLISHED if "-host-" in path.stem]
     found = {(one.env, algorithm(one)): one for one in whole}
     for path, name in SHIPPED.items():
@@ -62,9 +68,10 @@ def test_each_shipped_run_has_a_certificate():
 
 @pytest.mark.parametrize("path", [path for path in PUBLISHED if path.stem.endswith("-0")], ids=lambda path: path.stem)
 def test_beginning_is_replayed_without_a_gpu(path):
-    """The first iterations have the GPU's bits, or those of its CPU.
+    """The first iterations replay without a GPU, bit by bit.
 
-    If a change of exact training means to change them, train again with --certify, on any backend.
+    They have the GPU's bits, or those of its CPU. If a change of exact training means to change them, train again
+    with --certify, on any backend.
     """
     n = 4 if "pycuda" in path.stem else 1
     verdict = replayed(Certificate.read(path), iterations=n, backend="host")

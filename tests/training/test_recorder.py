@@ -82,7 +82,10 @@ class Loop:
 @pytest.mark.parametrize("backend", BACKENDS_HERE)
 @pytest.mark.parametrize("case", CASES)
 def test_recorder_keeps_what_a_loop_keeps(backend: str, case: str) -> None:
-    """Two rollouts: rows, cuts and sums are bit-identical to the NumPy loop's."""
+    """The recorder equals a NumPy loop bit by bit.
+
+    Two rollouts: rows, cuts and sums.
+    """
     name, config, sizes, ways = CASES[case]
     n_envs, n_steps = (sizes[1], 9) if is_simulated(backend) else (sizes[0], 20)
     tested, oracle = (
@@ -124,7 +127,7 @@ def test_recorder_keeps_what_a_loop_keeps(backend: str, case: str) -> None:
 
 @pytest.mark.parametrize("keys", [("seen",), ("seen", "action_mask")])
 def test_cuts_of_a_dict_lie_side_by_side(keys: tuple[str, ...]) -> None:
-    """Truncated Dict entries in key order, of any type."""
+    """Truncated entries of a Dict are stored in key order."""
     wrapper = EnvWrapper(Clock(num_agents=2, episode_length=3, is_masked=True), num_envs=2)
     wrapper.reset_all_envs()
     data = wrapper.cuda_data_manager
@@ -146,7 +149,10 @@ def test_cuts_of_a_dict_lie_side_by_side(keys: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS_HERE)
 def test_a_done_flag_of_two_is_a_success(backend: str) -> None:
-    """WarpDrive's environments report a success by ``_done_ == 2``."""
+    """A done flag of 2 is recorded as a success.
+
+    WarpDrive's environments set it.
+    """
     wrapper = EnvWrapper(Counter(env_backend=backend), num_envs=3, env_backend=backend)
     wrapper.reset_all_envs()
     done = wrapper.cuda_data_manager.tensor("_done_")
@@ -160,7 +166,10 @@ def test_a_done_flag_of_two_is_a_success(backend: str) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS_HERE)
 def test_more_cuts_than_slots_are_counted_but_not_kept(backend: str) -> None:
-    """A flag that stays set, since nobody resets, overwrites no slot."""
+    """Cuts beyond the slots are counted, but not stored.
+
+    A flag that stays set, since nobody resets, overwrites no slot.
+    """
     wrapper = start("pendulum", {"episode_length": 2}, backend, 2)
     draw, recorder = random_policy(wrapper, 0), make_recorder(wrapper, 2)
     wrapper.cuda_data_manager.tensor("truncated").fill_(1)
@@ -178,7 +187,7 @@ def test_more_cuts_than_slots_are_counted_but_not_kept(backend: str) -> None:
 
 
 def test_recorder_refuses_what_it_cannot_record() -> None:
-    """No steps, and rows beyond the rollout."""
+    """The recorder refuses zero steps and extra rows."""
     wrapper = start("cartpole", {"episode_length": 7}, "cpu", 2)
     with refused("recorder.n_steps", 0):
         make_recorder(wrapper, 0)

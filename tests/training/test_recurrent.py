@@ -57,7 +57,10 @@ def gradients_of(outputs, weights, tensors) -> list[torch.Tensor]:
 
 
 def test_units_are_those_of_torch():
-    """States and gradients (weights, inputs, first state) equal `torch.nn.GRU`'s."""
+    """Units equal `torch.nn.GRU` in states and gradients.
+
+    Gradients by weights, inputs and first state.
+    """
     units = gru().units
     theirs = nn.GRU(units.fc.width, SIZE, batch_first=True)
     ours = [units.inputs.weight, units.hidden.weight, units.inputs.bias, units.hidden.bias]
@@ -80,7 +83,10 @@ def test_units_are_those_of_torch():
 
 
 def test_units_start_as_those_of_torch():
-    """Weights and biases are uniform within one over the root of the number of units."""
+    """Initial weights are uniform like those of torch's GRU.
+
+    The bound is 1 / sqrt(units).
+    """
     units = gru(fc_dims=(200,)).units
     for parameter in (*units.inputs.parameters(), *units.hidden.parameters()):
         assert 0.8 * SIZE**-0.5 < parameter.abs().max().item() <= SIZE**-0.5
@@ -88,7 +94,10 @@ def test_units_start_as_those_of_torch():
 
 @pytest.mark.parametrize("method", ["xavier", "orthogonal"])
 def test_each_gate_is_initialised_by_itself(method):
-    """Each gate's recurrent weights are a square matrix, orthogonal or Xavier-bounded."""
+    """Each gate's recurrent weights are initialised separately.
+
+    They are a square matrix, orthogonal or Xavier-bounded.
+    """
     for gate in gru(init_method=method).units.hidden.weight.detach().split(SIZE):
         if method == "orthogonal":
             torch.testing.assert_close(gate @ gate.T, torch.eye(SIZE), rtol=0, atol=1e-5)
@@ -97,14 +106,17 @@ def test_each_gate_is_initialised_by_itself(method):
 
 
 def test_a_sequence_that_begins_an_episode_forgets():
-    """Its state starts from zero, whatever it was before."""
+    """A sequence at an episode's start ignores its earlier state."""
     model, seen, begins = gru(), observations(N, L, AGENTS), (torch.arange(L) == 0).expand(N, L)
     zero = torch.zeros(N, AGENTS, SIZE)
     assert torch.equal(model.unroll(seen, torch.ones_like(zero), begins), model.unroll(seen, zero))
 
 
 def test_actor_and_critic_may_remember_apart():
-    """With ``shared=False`` value and head each depend on one half of the state."""
+    """Actor and critic may have separate halves of the state.
+
+    This is ``shared=False``.
+    """
     model = gru(shared=False)
     states = torch.randn(4, 2 * SIZE, requires_grad=True)
     of_value, of_head = (
@@ -123,7 +135,7 @@ STEPS, ENVS = 12, 6
 
 
 def make_rollout(space, seed=0):
-    """Return a rollout of noise with both kinds of ends, several in one environment."""
+    """Return a random rollout with several ends of both kinds."""
     generator = torch.Generator().manual_seed(seed)
     buffer = make_buffer(STEPS, ENVS, AGENTS, n_truncated=3, n_features=N_FEATURES)
     noisy = ("observations", "actions", "log_probs", "rewards", "truncated_observations")
@@ -139,7 +151,7 @@ def make_rollout(space, seed=0):
 
 
 def make_algorithm(kind, model, buffer, space, *, trainer=None, sequence_length=None, **policy):
-    """Return an algorithm with scheduled values and a rollout's states in its buffer."""
+    """Return an algorithm whose buffer has a rollout's states."""
     network = config(type="gru", hidden_size=SIZE, sequence_length=sequence_length)
     settings = PolicyConfig(to_train=True, algorithm=kind, clip_grad_norm=False, gamma=0.9, model=network, **policy)
     kind = {"A2C": RecurrentA2C, "PPO": RecurrentPPO}[kind]
@@ -173,7 +185,10 @@ def played(model, buffer, start, *, cut_gradients=0):
 @pytest.mark.parametrize(("length", "max_rows", "shared"), [(None, None, True), (4, None, False), (4, 30, True)])
 @pytest.mark.parametrize(("kind", "space"), [("A2C", DISCRETE), ("PPO", BOX)])
 def test_update_equals_steps_one_by_one(kind, space, length, max_rows, shared):
-    """Values, final values and gradient equal those of single steps, in any parts."""
+    """An update equals single steps: values and gradient.
+
+    Parts may have any length; final values are compared too.
+    """
     model, buffer = gru(space, shared=shared), make_rollout(space)
     whole = {"n_epochs": 1, "n_minibatches": 1}
     algorithm = make_algorithm(
@@ -205,7 +220,10 @@ def test_update_equals_steps_one_by_one(kind, space, length, max_rows, shared):
 
 
 def test_minibatches_are_dealt_whole_sequences(monkeypatch):
-    """Every epoch has each sequence of four steps once, in order, newly shuffled."""
+    """Minibatches consist of complete sequences, shuffled every epoch.
+
+    Every epoch has each sequence of four steps once.
+    """
     model, buffer = gru(), make_rollout(DISCRETE)
     algorithm = make_algorithm("PPO", model, buffer, DISCRETE, sequence_length=4, n_epochs=2, n_minibatches=3)
     dealt = []
@@ -233,13 +251,16 @@ RUNS = {
 
 @pytest.mark.parametrize(("backend", "name"), runs_here(*RUNS, on_numba=["normalised", "two policies"]))
 def test_replay_says_what_was_said(backend, name, tmp_path):
-    """Replaying a second rollout gives its probabilities: the ratio is 1 to rounding."""
+    """A replayed rollout has the probabilities of the first play.
+
+    The second rollout's ratio is 1 to rounding.
+    """
     said_again(make_run(RUNS[name], backend, n_steps=12, basedir=tmp_path))
 
 
 @pytest.mark.parametrize("name", RUNS)
 def test_replay_says_what_was_said_where_the_trainer_resets(name, tmp_path):
-    """The results do not depend on the component that restarts environments."""
+    """A replay does not depend on the component that resets."""
     said_again(make_run(RUNS[name], wrapper={"auto_reset": False}, n_steps=12, basedir=tmp_path))
 
 
@@ -255,7 +276,7 @@ def said_again(trainer):
 
 
 def test_replay_says_what_was_said_with_masks(tmp_path):
-    """Forbidden choices make no difference."""
+    """A replay with masks has the probabilities of the first play."""
     trainer = make_trainer(Clock(is_masked=True), {"shared": REMEMBERS}, n_steps=8, basedir=tmp_path)
     trainer.train(1)
     trainer.collect()
@@ -280,7 +301,10 @@ def replay_agrees(group):
 
 
 def test_policy_that_remembers_learns_what_another_cannot(tmp_path):
-    """Recall pays 3 with a memory of step one, half without; rollouts cut episodes."""
+    """A recurrent policy learns Recall, which others cannot.
+
+    Recall pays 3 with a memory of step one, half without; rollouts cut episodes.
+    """
     returns = {}
     for kind in ("gru", "fully_connected"):
         model = {"type": kind, "fc_dims": [16], "hidden_size": 16}
@@ -293,7 +317,7 @@ def test_policy_that_remembers_learns_what_another_cannot(tmp_path):
 
 
 def test_state_begins_at_zero(tmp_path, monkeypatch):
-    """A state is zero before an episode's first step only, whatever started it."""
+    """A state is zero before an episode's first step only."""
     trainer = make_trainer(Recall(), {"shared": REMEMBERS}, basedir=tmp_path)
     envs = EvaluationEnvs(trainer.wrapper, trainer.acting_models, trainer.policy_map, n_envs=3)
     model, seen = envs.groups["shared"].acting, []
@@ -310,7 +334,10 @@ def test_state_begins_at_zero(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("n_steps", "is_zero"), [(4, True), (6, False)])
 def test_what_follows_a_rollout_is_valued_from_its_own_state(n_steps, is_zero, tmp_path):
-    """The state after all steps is zero where the last one ended an episode."""
+    """The state after a rollout is zero after an end.
+
+    Its value follows from that state.
+    """
     trainer = make_trainer(Recall(), {"shared": REMEMBERS}, n_steps=n_steps, basedir=tmp_path)
     trainer.collect()
     state = trainer.groups["shared"].buffer.states[-1]
@@ -318,7 +345,7 @@ def test_what_follows_a_rollout_is_valued_from_its_own_state(n_steps, is_zero, t
 
 
 def test_saved_policies_remember(tmp_path):
-    """Loaded policies act as their trainer's."""
+    """Saved policies remember, like their trainer's."""
     trainer = make_trainer(Recall(), {"shared": REMEMBERS}, basedir=tmp_path)
     trainer.train(2)
     trainer.save_checkpoint()
@@ -329,7 +356,7 @@ def test_saved_policies_remember(tmp_path):
 
 
 def test_frozen_policy_remembers(tmp_path):
-    """A frozen policy updates its state too, and checkpoints it."""
+    """A frozen policy updates and saves its state too."""
     frozen = {**REMEMBERS, "to_train": False}
     policies = {"frozen": frozen, "learns": A2C}
     trainer = make_trainer(Recall(), policies, agents={"frozen": [0], "learns": [1]}, basedir=tmp_path)
@@ -370,7 +397,7 @@ WRONG = {
 
 @pytest.mark.parametrize("case", WRONG)
 def test_trainer_refuses(case, tmp_path):
-    """Unsupported settings fail in the trainer's constructor, by key and value."""
+    """Unsupported settings fail in the constructor, by key and value."""
     policies, trainer, what, got = WRONG[case]
     with refused(what, got):
         make_trainer(Clock(), policies, basedir=tmp_path, trainer=trainer)
@@ -378,14 +405,17 @@ def test_trainer_refuses(case, tmp_path):
 
 @pytest.mark.parametrize("part", ["actor", "critic"])
 def test_ddpg_refuses(part, tmp_path):
-    """DDPG has no recurrent networks."""
+    """DDPG refuses recurrent networks."""
     networks = {**DDPG["model"], part: {**DDPG["model"][part], "type": "gru"}}
     with refused(f"run config policy.shared.model.{part}.type", "gru"):
         make_run(("pendulum", CLASSIC, {"shared": {**DDPG, "model": networks}}), basedir=tmp_path)
 
 
 def test_memory_model_knows_sequences():
-    """Probes have enough environments for minibatches of sequences; states count."""
+    """The memory model's probes have enough environments for sequences.
+
+    Minibatches consist of sequences; states count.
+    """
     policies = {"shared": {**REMEMBERS, "n_minibatches": 3}}
     run = RunConfig.from_dict(run_config(policies, n_envs=3))
     model = MemoryModel(run, lambda n_envs: EnvWrapper(Clock(), num_envs=n_envs, auto_reset=True))

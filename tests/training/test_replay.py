@@ -21,7 +21,7 @@ def make(batch, n_transitions, *, n_step=1, gamma=0.5, n_drawn=8, backend="cpu",
 
 
 def stored(buffer, batch):
-    """Return the buffer's arrays with the axes (step, env, agent, ...), as NumPy."""
+    """Return the buffer's arrays, ``(step, env, agent, ...)``, as NumPy."""
     shape = (-1, *batch.rewards.shape[1:])
     names = ("observations", "actions", "rewards", "discounts", "following")
     return {name: buffer.state()[name].reshape(*shape, *buffer.state()[name].shape[1:]).numpy() for name in names}
@@ -31,7 +31,7 @@ def stored(buffer, batch):
 
 
 def test_stored_actions_are_clipped():
-    """Each type is clipped to its bounds; the batch is unchanged."""
+    """Stored actions are clipped to their bounds; the batch is unchanged."""
     batch = make_buffer(1, 1, 3)
     drawn = torch.tensor([[-2.0, -2.0], [0.5, 0.5], [3.0, 3.0]])
     batch.actions[0, 0] = drawn
@@ -43,7 +43,10 @@ def test_stored_actions_are_clipped():
 
 @pytest.mark.parametrize("n_step", [1, 2, 3, 8])
 def test_transitions_equal_a_plain_loop(n_step):
-    """With random ends and any length they equal a loop over single windows."""
+    """Transitions equal a loop over single windows.
+
+    Ends are random; windows have any length.
+    """
     generator = torch.Generator().manual_seed(n_step)
     gamma, n_ends, n_cuts = 0.9, 0, 0
     for n_steps in (1, 2, 6):
@@ -82,7 +85,7 @@ def test_transitions_equal_a_plain_loop(n_step):
 
 
 def fill(batch, value):
-    """Give each step of a one-feature rollout a distinct number from ``value`` on."""
+    """Give each step of a rollout a distinct number."""
     n_steps = len(batch.actions)
     numbers = torch.arange(value, value + n_steps + 1.0, device=batch.rewards.device)[:, None, None]
     batch.observations.copy_(numbers[..., None].expand_as(batch.observations))
@@ -92,7 +95,10 @@ def fill(batch, value):
 
 @pytest.mark.parametrize("backend", BACKENDS_HERE)
 def test_sample_covers_what_is_filled_and_only_that(backend):
-    """All filled transitions are drawn, no others, in a full ring too."""
+    """Samples cover all filled transitions, and no others.
+
+    This holds in a full ring too.
+    """
     batch = make_buffer(2, 2, 1, device=BACKENDS[backend].device)
     n_drawn = 40 if is_simulated(backend) else 200
     buffer = make(batch, 5 * 2 + 1, n_drawn=n_drawn, backend=backend)
@@ -109,7 +115,7 @@ def test_sample_covers_what_is_filled_and_only_that(backend):
 
 
 def test_buffer_must_hold_a_rollout():
-    """One transition too few raises, with the rollout's need."""
+    """A buffer too small for a rollout raises, with the need."""
     batch = make_buffer(4, 3, 2)
     make(batch, 24)
     with refused("buffer_size", 23):
@@ -117,6 +123,6 @@ def test_buffer_must_hold_a_rollout():
 
 
 def test_buffer_must_be_countable():
-    """More transitions than int32 counts are refused before anything is allocated."""
+    """More transitions than int32 counts are refused before allocation."""
     with refused("buffer_size", 2**31 - 1):
         make(make_buffer(1, 1, 1), 2**31 - 1)

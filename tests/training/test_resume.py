@@ -1,4 +1,4 @@
-"""Resuming a checkpoint: bit-identical to an uninterrupted run, even after a kill."""
+"""Resuming is bit-identical to an uninterrupted run, even after kills."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ENVIRONMENTS = {
 @pytest.mark.parametrize("auto_reset", [True, False])
 @pytest.mark.parametrize("kind", ENVIRONMENTS)
 def test_any_environment_is_resumed(kind, auto_reset, tmp_path):
-    """Workspaces, pools of starts, and restored starts resume unchanged."""
+    """Environments of every kind resume bit by bit."""
     runs = []
     for index, seed in enumerate((7, 7, 99)):
         env, folder = ENVIRONMENTS[kind](), tmp_path / f"{index > 0}"
@@ -58,7 +58,10 @@ def test_any_environment_is_resumed(kind, auto_reset, tmp_path):
 
 
 class Drawn(Counter):
-    """Counter with starts that depend on its creation, as without a seed."""
+    """Counter with starts that depend on its creation.
+
+    Environments without a seed do so.
+    """
 
     n_made = 0
 
@@ -72,7 +75,10 @@ class Drawn(Counter):
 
 
 def test_starts_that_were_drawn_are_in_the_checkpoint(tmp_path):
-    """A resumed run keeps its first pool, though its environments draw another one."""
+    """A resumed run keeps the starts of its first pool.
+
+    Its new environments draw another one.
+    """
     whole = make_trainer(Drawn(pool_size=5), {"shared": A2C}, basedir=tmp_path, model_params_save_freq=2)
     whole.train(4)
     second = make_trainer(Drawn(pool_size=5), {"shared": A2C}, basedir=tmp_path / "second")
@@ -83,7 +89,10 @@ def test_starts_that_were_drawn_are_in_the_checkpoint(tmp_path):
 
 
 def test_checkpoints_that_are_gone_back_behind_are_removed(tmp_path, monkeypatch):
-    """After going back, by any path, the latest checkpoint is the restored one."""
+    """Going back removes later checkpoints, by any path.
+
+    The latest checkpoint is the restored one.
+    """
     monkeypatch.chdir(tmp_path)
     trainer = make_run("A2C", basedir="runs", model_params_save_freq=1, keep_last=9)
     trainer.train(4)
@@ -93,7 +102,10 @@ def test_checkpoints_that_are_gone_back_behind_are_removed(tmp_path, monkeypatch
 
 
 def test_run_that_is_taken_from_another_folder_leaves_that_alone(tmp_path):
-    """A new folder gets the rows from there; the old one keeps all checkpoints."""
+    """A run resumed in another folder leaves the first unchanged.
+
+    The new folder has the rows from there on.
+    """
     first = make_run("A2C", basedir=tmp_path / "old", model_params_save_freq=1, keep_last=9)
     first.train(4)
     second = make_run("A2C", basedir=tmp_path / "new", model_params_save_freq=1)
@@ -107,7 +119,7 @@ def test_run_that_is_taken_from_another_folder_leaves_that_alone(tmp_path):
 
 @pytest.mark.parametrize("name", ["PPO", "DDPG"])
 def test_weights_alone_can_be_loaded(name, tmp_path):
-    """Another run, of other sizes, loads only the models, and plays with them."""
+    """Weights alone load into a run of other sizes."""
     first = make_run(name, basedir=tmp_path / "first")
     first.train(3)
     path = first.save_checkpoint()
@@ -125,7 +137,7 @@ def test_weights_alone_can_be_loaded(name, tmp_path):
 
 
 def test_resumed_time_goes_on(tmp_path):
-    """The time of training counts from that of the checkpoint."""
+    """A resumed run's time continues from its checkpoint."""
     first = make_run("A2C", basedir=tmp_path)
     first._started -= 1000.0
     first.train(1)
@@ -143,9 +155,10 @@ def test_resumed_time_goes_on(tmp_path):
     [(1, ["DDPG"], 9), pytest.param(1, ["PPO", "DDPG"], 24, marks=pytest.mark.nightly), (2, ["PPO"], 9)],
 )
 def test_killed_run_ends_as_one_that_was_not(n_ranks, names, n_iterations, tmp_path):
-    """Randomly killed and resumed runs have equal final states and unique rows.
+    """Killed and resumed runs equal an undisturbed one.
 
-    A kill leaves no process, and a checkpoint that loads: the program checks all of it.
+    Kills are random; metric rows are unique. A kill leaves no process, and a checkpoint that loads: the program
+    checks all of it.
     """
     words = [str(tmp_path), str(n_iterations), "3" if n_iterations > 9 else "2", *names, "--ranks", str(n_ranks)]
     command = [sys.executable, "-m", "tests.training.killed_run", *words]

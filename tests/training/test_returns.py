@@ -82,7 +82,10 @@ def _random(n_steps: int, n_envs: int, n_agents: int, *, with_values: bool = Tru
 
 
 def in_float64(arrays: Arrays, gamma: float, lam: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return advantages and returns by definition: forward sums to an episode's end."""
+    """Return advantages and returns by definition.
+
+    They are forward sums to an episode's end.
+    """
     rewards, values, last = (arrays[name].astype(np.float64) for name in ("rewards", "values", "last_values"))
     advantages = np.zeros_like(rewards)
     for start, env, agent in np.ndindex(rewards.shape):
@@ -105,7 +108,10 @@ def in_float64(arrays: Arrays, gamma: float, lam: float) -> tuple[np.ndarray, np
 
 @pytest.mark.parametrize("backend", BACKENDS_HERE)
 def test_warp_drives_rule_gives_its_golden_numbers(backend: str) -> None:
-    """The last return is its undiscounted value, or an end's reward."""
+    """WarpDrive's rule gives its golden numbers.
+
+    The last return is its undiscounted value, or an end's reward.
+    """
     golden = {"rewards": [1, 2, 3], "values": [0.5, 0.6, 0.7], "last": 99}
     for flags in ({"terminated": [0, 1, 0]}, {"truncated": [0, 1, 0], "cuts": [99]}):
         advantages, returns = _scan(backend, _column(**golden, **flags), gamma=0.9, compat=True)
@@ -117,7 +123,7 @@ def test_warp_drives_rule_gives_its_golden_numbers(backend: str) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS_HERE)
 def test_a_time_limit_without_values_of_cuts_ends_like_the_dynamics(backend: str) -> None:
-    """No value of a cut: nothing follows it."""
+    """Without values of cuts, a time limit has no future value."""
     by_limit = _column([1, 2, 3], [4, 5, 6], 7, truncated=[0, 1, 0])
     by_dynamics = _column([1, 2, 3], [4, 5, 6], 7, terminated=[0, 1, 0])
     assert _scan(backend, by_limit, 0.9, 0.8)[1].tolist() == _scan(backend, by_dynamics, 0.9, 0.8)[1].tolist()
@@ -125,7 +131,7 @@ def test_a_time_limit_without_values_of_cuts_ends_like_the_dynamics(backend: str
 
 @pytest.mark.parametrize("backend", BACKENDS_HERE)
 def test_nothing_leaks_over_an_end(backend: str) -> None:
-    """NaN after an end does not propagate before it."""
+    """A NaN after an episode's end does not affect earlier steps."""
     nan = float("nan")
     arrays = _column([1, 2, nan], [1, 1, nan], nan, terminated=[0, 1, 0])
     advantages, returns = _scan(backend, arrays, 0.5, 0.5)
@@ -135,7 +141,10 @@ def test_nothing_leaks_over_an_end(backend: str) -> None:
 
 @pytest.mark.parametrize("lam", [0.0, 0.7, 1.0])
 def test_scan_agrees_with_the_definition_in_float64(lam: float) -> None:
-    """Discounted one-step errors to the episode's end, 39 rows of three environments."""
+    """The scan agrees with the definition in float64.
+
+    Discounted one-step errors to the episode's end, 39 rows of three environments.
+    """
     arrays = _random(40, 3, 13)
     assert arrays["truncated"].sum(axis=0).min() >= 3
     want = in_float64(arrays, 0.9, lam)
@@ -152,7 +161,10 @@ def test_scan_agrees_with_the_definition_in_float64(lam: float) -> None:
     [(True, True, False), (True, False, False), (False, True, False), (False, False, False), (True, True, True)],
 )
 def test_languages_agree_to_the_bit(backend: str, with_values: bool, with_cuts: bool, compat: bool) -> None:
-    """Every mode is bit-identical everywhere, over several blocks and a remainder."""
+    """Each mode is bit-identical on every backend.
+
+    The run has several blocks and a remainder.
+    """
     shape = (6, 2, 3) if is_simulated(backend) else (9, 29, 11)
     arrays = _random(*shape, with_values=with_values, with_cuts=with_cuts)
     assert arrays["terminated"].any()
@@ -165,7 +177,7 @@ def test_languages_agree_to_the_bit(backend: str, with_values: bool, with_cuts: 
 
 
 def test_other_tensors_are_scanned_anew() -> None:
-    """One scan accepts rollouts in other tensors, of other lengths, without cuts."""
+    """One scan accepts rollouts of other tensors and lengths."""
     scan = ReturnScan("cpu", 2, 3, 0.9, 0.8)
     for arrays in (_random(5, 2, 3), _random(8, 2, 3), _random(8, 2, 3, with_cuts=False)):
         for _ in range(2):
@@ -174,7 +186,7 @@ def test_other_tensors_are_scanned_anew() -> None:
 
 
 def test_scan_refuses_what_does_not_fit() -> None:
-    """Out-of-range numbers, wrong shapes or types, and incomplete pairs."""
+    """The scan refuses wrong numbers, shapes, types and incomplete pairs."""
     with refused("returns.gamma", 1.5):
         ReturnScan("cpu", 1, 1, 1.5)
     with refused("returns.lam", 0.5):

@@ -53,7 +53,10 @@ ON_NUMBA = [("A2C", True), ("shared, grid", True), ("DDPG", False), ("two polici
 
 @pytest.mark.parametrize(("backend", "name", "auto_reset"), runs_here(*FORMS, on_numba=ON_NUMBA))
 def test_rollout_keeps_what_happens(backend, name, auto_reset, tmp_path):
-    """Stored actions on equal-seed copies give the stored observations, rewards, ends."""
+    """A rollout's actions, played again, give its stored data.
+
+    Observations, rewards and ends of copies with an equal seed.
+    """
     n_steps = 12 if not is_simulated(backend) else 4
     given = {"n_envs": N_ENVS, "n_steps": n_steps, "wrapper": {"auto_reset": auto_reset}, "basedir": tmp_path}
     trainer = make_run(name, backend, trainer={"fused_rollout": False}, **given)
@@ -100,7 +103,10 @@ def test_rollout_keeps_what_happens(backend, name, auto_reset, tmp_path):
 @pytest.mark.parametrize("auto_reset", [True, False])
 @pytest.mark.parametrize("backend", FAST)
 def test_environment_in_warpdrives_manner_is_played(backend, auto_reset, tmp_path):
-    """It only sets ``_done_``, and the core restarts it: ends and action counts."""
+    """An environment in WarpDrive's style is played.
+
+    It only sets ``_done_``, and the core restarts it: ends and action counts.
+    """
     env = Counter(num_agents=3, episode_length=3, limit=99)
     trainer = make_trainer(
         env, {"shared": A2C}, backend, wrapper={"auto_reset": auto_reset}, n_steps=7, basedir=tmp_path
@@ -122,7 +128,7 @@ def test_environment_in_warpdrives_manner_is_played(backend, auto_reset, tmp_pat
 
 @pytest.mark.parametrize(("backend", "name"), runs_here("A2C", "PPO, continuous", "two policies"))
 def test_stored_log_probs_are_those_of_the_stored_actions(backend, name, tmp_path):
-    """Torch's distributions for the stored observations agree with the stored values."""
+    """Stored log-probabilities equal torch's for the stored actions."""
     trainer = make_run(name, backend, n_envs=2, n_steps=3, basedir=tmp_path)
     for policy, batch in play(trainer).items():
         group = trainer.groups[policy]
@@ -136,7 +142,10 @@ def test_stored_log_probs_are_those_of_the_stored_actions(backend, name, tmp_pat
 
 @pytest.mark.parametrize("backend", FAST)
 def test_rollouts_follow_one_another(backend, tmp_path):
-    """A rollout starts at the last one's final observation, and draws other actions."""
+    """A rollout begins where the last one ended.
+
+    It draws other actions.
+    """
     trainer = make_run("A2C", backend, n_steps=8, basedir=tmp_path)
     first = host(play(trainer)["shared"].observations)
     actions = host(play(trainer)["shared"].actions)
@@ -151,7 +160,7 @@ def test_rollouts_follow_one_another(backend, tmp_path):
 
 
 def clock(tmp_path, agents=None, n_steps=4, policy=None, **config):
-    """Return a trainer of Clock; ``agents`` per policy, ``policy`` for its settings."""
+    """Return a trainer of Clock with given agents and settings."""
     kinds = {name: {**A2C, "gamma": 0.5, **(policy or {})} for name in agents or {"shared": None}}
     separate = config.get("policies") is not None
     layout = WarpDriveLayout(separate, "last" if config.get("is_last") else "first")
@@ -191,10 +200,10 @@ def assert_shown(seen, last, members):
 @pytest.mark.parametrize("auto_reset", [True, False])
 @pytest.mark.parametrize("arrangement", ARRANGEMENTS)
 def test_agents_and_centralised_critics_get_what_is_theirs(arrangement, auto_reset, has_critic, tmp_path):
-    """Every agent sees its id and the time, and is paid for its action.
+    """Each agent and each critic receives its own data.
 
-    Last observations are its own. A critic sees those of all agents, in the order of the arrays, whatever its policy
-    has.
+    Every agent sees its id and the time, and is paid for its action. Last observations are its own. A critic sees
+    those of all agents, in the order of the arrays, whatever its policy has.
     """
     config = {**ARRANGEMENTS[arrangement], "auto_reset": auto_reset}
     agents, everyone = config.pop("agents", config.get("policies")), range(config["num_agents"])
@@ -218,7 +227,10 @@ def test_agents_and_centralised_critics_get_what_is_theirs(arrangement, auto_res
 
 
 def test_masks_are_stored_with_each_step(tmp_path):
-    """A step's mask applies to the draw of its action and to the log-probability."""
+    """Each step's mask is stored, and applied to its action.
+
+    It applies to the draw and to the log-probability.
+    """
     trainer = clock(tmp_path, {"even": [0, 2], "odd": [1, 3]}, num_agents=4, is_masked=True, n_steps=7)
     for policy, batch in play(trainer).items():
         agents = torch.tensor(trainer.policy_map[policy])
@@ -233,7 +245,7 @@ def test_masks_are_stored_with_each_step(tmp_path):
 
 
 def test_policy_that_is_not_trained_acts_and_stays(tmp_path):
-    """With to_train false it acts; three iterations leave its weights bit-identical."""
+    """A policy that is not trained acts, with constant weights."""
     policies = {"even": A2C, "odd": {**PPO, "to_train": False}}
     agents = {"even": [0, 2], "odd": [1]}
     trainer = make_trainer(Clock(num_agents=3), policies, agents=agents, n_steps=6, basedir=tmp_path)
@@ -261,10 +273,10 @@ class Watch(torch.nn.Module):
 @pytest.mark.parametrize("auto_reset", [True, False])
 @pytest.mark.parametrize("arrangement", ["shared", "interleaved", "separate", "last"])
 def test_time_limit_is_bootstrapped(arrangement, auto_reset, ends_at, policy, tmp_path):
-    """With gamma 1/2 a step before a time limit returns reward + 30/2.
+    """A time limit is bootstrapped with the last value.
 
-    Before an end it returns its reward alone. The last observation of the rollout is one step into the next episode and
-    worth 10.
+    With gamma 1/2 a step before a time limit returns reward + 30/2. Before an end it returns its reward alone. The
+    last observation of the rollout is one step into the next episode and worth 10.
     """
     config = {**ARRANGEMENTS[arrangement], "auto_reset": auto_reset, "ends_at": ends_at}
     agents = config.pop("agents", config.get("policies"))
@@ -289,7 +301,7 @@ def test_time_limit_is_bootstrapped(arrangement, auto_reset, ends_at, policy, tm
 
 
 def steps_directly(env):
-    """Return true if all agents share an environment's arrays and observe their masks."""
+    """True if agents share arrays without roles or masks."""
     return not (env.roles or env.masks_actions)
 
 
@@ -299,7 +311,10 @@ DIRECT_ON_NUMBA = ["cartpole, pool", "tag_continuous, spread", "tag_gridworld", 
 
 @pytest.mark.parametrize(("backend", "scenario"), runs_here(*DIRECT, on_numba=DIRECT_ON_NUMBA))
 def test_direct_steps_do_what_copies_do(tmp_path, monkeypatch, scenario, backend):
-    """Weights, environments, statistics are bit-identical over ends, where supported."""
+    """Direct steps equal steps with copies, bit by bit.
+
+    Weights, environments and statistics over ends, if supported.
+    """
     env, config = SCENARIOS[scenario]
     n_envs, n_steps = (2, 2) if is_simulated(backend) else (8, 40)
     ends = []

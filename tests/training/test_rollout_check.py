@@ -47,7 +47,10 @@ def trainer_of(way, tmp_path, *given, n_steps=20, **faulty):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_early_truncation_is_told_or_has_room(way, tmp_path):
-    """Six episodes end in 20 steps: observations fit, or the error has the number."""
+    """Early truncations fit the buffer, or raise with the number.
+
+    Six episodes end in 20 steps.
+    """
     trainer = trainer_of(way, tmp_path)
     trainer.train(2)
     (recorder,) = trainer.recorders.values()
@@ -61,7 +64,10 @@ def test_early_truncation_is_told_or_has_room(way, tmp_path):
 
 
 def test_values_of_all_truncated_episodes_are_learned_from(tmp_path):
-    """Gamma 1, values 5: each step returns its episode's remaining pay plus 5."""
+    """Returns of all truncated episodes include their last values.
+
+    Gamma 1, values 5: each step returns its episode's remaining pay plus 5.
+    """
     trainer = trainer_of("A2C", tmp_path)
     algorithm, buffer = trainer.groups["shared"].algorithm, trainer.groups["shared"].buffer
     trainer.collect()
@@ -79,7 +85,10 @@ def test_values_of_all_truncated_episodes_are_learned_from(tmp_path):
 
 
 def test_warpdrives_rule_needs_no_last_observations(tmp_path):
-    """To it every end is by the dynamics, so that no value is lost."""
+    """WarpDrive's rule needs no last observations.
+
+    To it every end is by the dynamics, so that no value is lost.
+    """
     env = Faulty(says_so=False)
     trainer = {"compat": "warpdrive"}
     make_trainer(env, {"shared": A2C}, n_envs=8, n_steps=20, basedir=tmp_path, trainer=trainer).train(2)
@@ -92,7 +101,10 @@ def test_warpdrives_rule_needs_no_last_observations(tmp_path):
 @pytest.mark.parametrize("fault", ["observations", "rewards", "final_observations"])
 @pytest.mark.parametrize("step", [6, 9], ids=["last step of a rollout", "within"])
 def test_broken_numbers_are_named_and_reach_nothing(way, fault, step, tmp_path):
-    """The error has array, environment, agent, step; no state or checkpoint has it."""
+    """A broken number raises, and reaches no state or checkpoint.
+
+    The error has array, environment, agent and step.
+    """
     trainer = trainer_of(way, tmp_path, fault, step, n_steps=6)
     if fault == "final_observations" and not trainer.wrapper.auto_reset:
         pytest.skip("such an environment has none")
@@ -112,7 +124,10 @@ def test_broken_numbers_are_named_and_reach_nothing(way, fault, step, tmp_path):
 @pytest.mark.parametrize("fault", ["observations not written", "final_observations not written", "infinite"])
 @pytest.mark.parametrize("way", ["PPO", "A2C", "at once", "replay"])
 def test_what_a_step_leaves_out_is_found(way, fault, tmp_path):
-    """Rollout rows that an environment does not write would be old ones."""
+    """Rows that an environment does not write are found.
+
+    They would be old ones.
+    """
     trainer = trainer_of(way, tmp_path, fault, 9, n_steps=6)
     name = "observations" if fault == "infinite" else fault.split()[0]
     with pytest.raises(TrainingError, match=f"array '{name}' of environment 'Faulty' must be finite"):
@@ -120,7 +135,7 @@ def test_what_a_step_leaves_out_is_found(way, fault, tmp_path):
 
 
 def test_looking_changes_nothing(tmp_path):
-    """The first rollout's marks for unwritten values are gone after it."""
+    """The check for unwritten values leaves no marks."""
     trainer = trainer_of("A2C", tmp_path, cut_after=50)
     final = trainer.wrapper.cuda_data_manager.tensor("final_observations")
     final.fill_(7)
@@ -140,14 +155,20 @@ def test_looking_changes_nothing(tmp_path):
     ],
 )
 def test_contradicting_flags_are_told(way, fault, message, tmp_path):
-    """Returns would end within an episode, and recurrent policies forget too early."""
+    """Contradicting flags raise an error.
+
+    Returns would end within an episode, and recurrent policies forget too early.
+    """
     with pytest.raises(TrainingError, match=message):
         trainer_of(way, tmp_path, fault, cut_after=3).train(1)
 
 
 @pytest.mark.parametrize("backend", ["cpu", "host", pytest.param("pycuda", marks=pytest.mark.gpu)])
 def test_rows_that_allow_nothing_are_a_metric(backend, tmp_path):
-    """They are counted by policy; with debug they raise with a place."""
+    """Rows without an allowed action are counted by policy.
+
+    With `debug` they raise an error with the place.
+    """
 
     def trainer_with(folder, **wrapper):
         env = Faulty()
@@ -175,7 +196,10 @@ def test_rows_that_allow_nothing_are_a_metric(backend, tmp_path):
 
 
 def test_debug_refuses_actions_that_are_no_numbers():
-    """NaN is neither below a bound nor above it."""
+    """With `debug`, NaN actions are refused.
+
+    NaN is neither below a bound nor above it.
+    """
     wrapper = EnvWrapper(Faulty(is_box=True), num_envs=2, auto_reset=True, debug=True)
     wrapper.reset()
     wrapper.cuda_data_manager.tensor("sampled_actions")[1, 0] = torch.nan
@@ -184,7 +208,10 @@ def test_debug_refuses_actions_that_are_no_numbers():
 
 
 def test_member_of_a_population_that_is_broken_is_named(tmp_path, caplog):
-    """The others continue, and the error has its environment's overall number."""
+    """A population's broken member is named, and others continue.
+
+    The error has its environment's overall number.
+    """
     config = {
         "trainer": {"num_envs": 4, "num_episodes": 1000, "train_batch_size": 24, "env_backend": "cpu", "seed": 1},
         "population": {"size": 2},

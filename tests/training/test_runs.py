@@ -1,4 +1,4 @@
-"""Runs of every algorithm and arrangement: every path ends with the same bits."""
+"""Runs of every algorithm end bit-identical, by every path."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def gone_back(make, monkeypatch):
 
 
 def evaluated(make, monkeypatch):
-    """Play complete episodes between iterations, by hand and with each metric row."""
+    """Play evaluation episodes between iterations, and with each row."""
     trainer = make(trainer={"evaluator": True})
     trainer.train(2)
     trainer.evaluate(3, greedy=False)
@@ -100,7 +100,7 @@ WAYS = {way.__name__: way for way in (resumed, gone_back, evaluated, copied)}
 
 
 def maker(name, backend, folder):
-    """Return a function that makes a named run, called with its differences."""
+    """Return a function that makes a named run with changes."""
     run, settings = ALL_RUNS[name]
 
     def make(trainer=None, **given):
@@ -141,7 +141,10 @@ ON_NUMBA = [*(("resumed", name) for name in RUNS), *((way, "PPO, normalised") fo
     + runs_here(*BY_EVERY_WAY, backends=[each for each in FAST if each not in HOST], on_numba=ON_NUMBA),
 )
 def test_every_way_leads_to_the_same_bits(backend, name, way, plain, tmp_path, monkeypatch):
-    """All state, metric rows and the checkpoint's header are equal for one seed."""
+    """Each way to run gives the same bits.
+
+    All state, metric rows and the checkpoint's header are equal for one seed.
+    """
     want, rows, header = plain(name, backend)
     trainer = WAYS[way](maker(name, backend, tmp_path), monkeypatch)
     trainer.train(N_ITERATIONS - trainer.iteration)
@@ -156,7 +159,10 @@ def test_every_way_leads_to_the_same_bits(backend, name, way, plain, tmp_path, m
     ("backend", "name"), runs_here(*ALL_RUNS, backends=ON_GPU, on_numba=["A2C", "DDPG", "PPO, GRU"])
 )
 def test_graph_equals_eager_to_the_bit(backend, name, tmp_path):
-    """Five iterations, four of them graph replays, equal five eager ones."""
+    """Graph replays equal eager iterations bit by bit.
+
+    Five iterations, four of them replays.
+    """
     runs = []
     for mode in ("graph", "eager"):
         runs.append(maker(name, backend, tmp_path / mode)(trainer={"mode": mode}))
@@ -167,7 +173,7 @@ def test_graph_equals_eager_to_the_bit(backend, name, tmp_path):
 
 @pytest.mark.parametrize("name", RUNS)
 def test_another_seed_gives_other_bits(name, tmp_path):
-    """Every policy starts with other weights."""
+    """Another seed gives each policy other initial weights."""
     first, other = (maker(name, "cpu", tmp_path / str(seed))(seed=seed) for seed in (7, 8))
     changed = differences(weights(first), weights(other))
     assert {key.split("/")[1] for key in changed} == set(first.groups)
@@ -176,7 +182,10 @@ def test_another_seed_gives_other_bits(name, tmp_path):
 
 @pytest.mark.parametrize("name", ["A2C", "PPO", "PPO, continuous", "DDPG"])
 def test_bfloat16_trains_with_all_state_in_float32(name, tmp_path):
-    """Two bfloat16 iterations: all run tensors are float32, losses near float32's."""
+    """Training in bfloat16 keeps all state in float32.
+
+    After two iterations losses are near float32's.
+    """
     rows, dtypes = [], []
     for kind in ("fp32", "bf16"):
         trainer = make_run(name, basedir=tmp_path / kind, trainer={"precision": kind}, n_steps=12)

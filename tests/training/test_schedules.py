@@ -14,7 +14,10 @@ from warpdrive_min.training.config import ParamScheduler, is_number, is_schedule
 
 
 def test_schedule_is_a_straight_line_between_its_points():
-    """2 until 100, 1 at 200, 0 from 400: 1.75 at 125, 0.25 at 350."""
+    """A schedule is linear between its points.
+
+    2 until 100, 1 at 200, 0 from 400: 1.75 at 125, 0.25 at 350.
+    """
     schedule = ParamScheduler([[100, 2.0], [200, 1], [400, 0.0]])
     got = [schedule.get_param_value(timestep) for timestep in (0, 100, 125, 200, 350, 400, 10**12)]
     assert got == [2.0, 2.0, 1.75, 1.0, 0.25, 0.0, 0.0]
@@ -22,7 +25,7 @@ def test_schedule_is_a_straight_line_between_its_points():
 
 
 def test_number_is_a_schedule_that_does_not_change():
-    """0.5 at any time, as for a single point."""
+    """A number is a constant schedule, like a single point."""
     for constant in (0.5, np.float32(0.5), [[1_000, 0.5]]):
         assert [ParamScheduler(constant).get_param_value(timestep) for timestep in (0, 10**9)] == [0.5, 0.5]
     assert ParamScheduler(0.5).type == "constant"
@@ -35,7 +38,10 @@ def test_number_is_a_schedule_that_does_not_change():
     st.integers(0, 2 * 10**6),
 )
 def test_schedule_stays_between_its_values(points, timestep):
-    """Values lie between the lowest and highest point; outside they are the ends'."""
+    """A schedule's values lie between its points' values.
+
+    Outside its points they are the ends'.
+    """
     schedule = ParamScheduler(points)
     got = schedule.get_param_value(timestep)
     assert min(schedule.values) - 1e-9 <= got <= max(schedule.values) + 1e-9
@@ -50,7 +56,7 @@ def test_schedule_stays_between_its_values(points, timestep):
     ids=str,
 )
 def test_what_is_no_schedule_is_refused(schedule):
-    """No finite number, or points out of order: a distinct error."""
+    """Infinite numbers and unordered points are refused."""
     assert not is_schedule(schedule)
     assert not is_number(schedule)
     with pytest.raises(ConfigError, match=r"schedule: must be a number, or a list of \[timestep, value\]"):
@@ -58,6 +64,6 @@ def test_what_is_no_schedule_is_refused(schedule):
 
 
 def test_time_is_not_negative():
-    """A negative timestep is a mistake of the caller."""
+    """A negative timestep is an error."""
     with pytest.raises(ConfigError, match=r"must not be negative \(got -1\)"):
         ParamScheduler(1.0).get_param_value(-1)

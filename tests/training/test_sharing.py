@@ -1,4 +1,7 @@
-"""Training on one shared observation row per environment equals one per agent."""
+"""Shared observation rows train like one row per agent.
+
+A shared row belongs to an environment.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ RULES = {
 
 
 def trainer_of(rule, backend, *, shares=True, precision="fp32", **given):
-    """Return a trainer with one row per environment, or one per agent."""
+    """Return a trainer with shared rows, or one per agent."""
     run, made = ("tag_gridworld", TAG, {"shared": RULES[rule]}), {"n_envs": 6, "n_steps": 13, **given}
     settings = {"shared_observations": shares, "fused_rollout": False, "precision": precision}
     return make_run(run, backend, wrapper={"exact": True}, trainer=settings, **made)
@@ -43,7 +46,10 @@ def trainers(rule, backend, **given):
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_rollouts_and_updates_are_those_on_the_row_of_each_agent(backend, rule):
-    """Expanded rows, actions, rewards, ends are equal; values, weights but rounding."""
+    """Rollouts and updates equal those with a row per agent.
+
+    Expanded rows, actions, rewards, ends are equal; values and weights within rounding.
+    """
     one, other = trainers(rule, backend)
     assert one.why_no_shared_observations == ""
     assert other.why_no_shared_observations == "trainer.shared_observations is false"
@@ -78,7 +84,10 @@ def test_rollouts_and_updates_are_those_on_the_row_of_each_agent(backend, rule):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_bfloat16_acts_and_learns_nearly_as_float32(backend):
-    """Shared bfloat16 observations too: action probabilities are near float32's."""
+    """Shared observations in bfloat16 train nearly like float32.
+
+    Action probabilities are near float32's.
+    """
     low, full = (trainer_of("PPO", backend, precision=precision) for precision in ("bf16", "fp32"))
     before = weights(full)
     buffers = []
@@ -101,7 +110,10 @@ def test_bfloat16_acts_and_learns_nearly_as_float32(backend):
 
 
 def test_runs_on_a_cpu_come_to_the_same(tmp_path):
-    """NumPy writes each agent's row, one is stored; kernels write that one only."""
+    """CPU backends train the same with shared rows.
+
+    NumPy writes each agent's row, one is stored; kernels write that one only.
+    """
     found = []
     for backend in ("cpu", "host"):
         trainer = trainer_of("PPO", backend, basedir=tmp_path / backend)
@@ -111,7 +123,10 @@ def test_runs_on_a_cpu_come_to_the_same(tmp_path):
 
 
 def test_first_layers_that_are_small_see_the_row_of_each_agent():
-    """By default a run shares the observations of 70 agents, not of four."""
+    """Small first layers do not share rows by default.
+
+    A run shares the observations of 70 agents, not of four.
+    """
     few = make_run(("tag_gridworld", {**TAG, "num_taggers": 3}, {"shared": RULES["A2C"]}), "host")
     many = make_run(("tag_gridworld", TAG, {"shared": RULES["A2C"]}), "host")
     assert many.why_no_shared_observations == ""
@@ -148,6 +163,6 @@ def test_a_run_that_goes_on_has_the_same_bits(backend, tmp_path):
     ],
 )
 def test_what_cannot_be_shared_says_why(run, backend, why):
-    """A run that must share observations is refused with the reason."""
+    """A run that cannot share rows is refused with the reason."""
     with pytest.raises(ConfigError, match=f"shared_observations.*{why}"):
         make_run(run, backend, trainer={"shared_observations": True})

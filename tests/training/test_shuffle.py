@@ -40,7 +40,7 @@ def _chi_square(counts: np.ndarray) -> float:
 @pytest.mark.parametrize("backend", BACKENDS_HERE)
 @pytest.mark.parametrize("n", SIZES)
 def test_permute_gives_each_index_once(backend: str, n: int) -> None:
-    """Every index comes up exactly once, in draw after draw, and draws differ."""
+    """A permutation contains each index once, and draws differ."""
     if is_simulated(backend) and n > SMALL:
         pytest.skip("too large for the simulator")
     shuffle = Shuffle(backend, n, seed=3)
@@ -55,7 +55,10 @@ def test_permute_gives_each_index_once(backend: str, n: int) -> None:
 @pytest.mark.parametrize("backend", OTHER_BACKENDS)
 @pytest.mark.parametrize("n", SIZES)
 def test_languages_permute_alike_to_the_bit(backend: str, n: int) -> None:
-    """A seed and counter permute alike everywhere, also after the counter wraps."""
+    """Permutations are bit-identical in every language.
+
+    This holds after the counter wraps too.
+    """
     if is_simulated(backend) and n > SMALL:
         pytest.skip("too large for the simulator")
     here, there = (Shuffle(name, n, seed=2**63 + 5) for name in (backend, "cpu"))
@@ -67,7 +70,10 @@ def test_languages_permute_alike_to_the_bit(backend: str, n: int) -> None:
 
 @pytest.mark.parametrize(("n", "limit"), [(4, 27.9), (5, 39.3), (7, 68.0)])
 def test_every_index_is_as_likely_at_every_position(n: int, limit: float) -> None:
-    """Chi-square of all positions is below its 99.9 % quantile, (n - 1)^2 degrees."""
+    """Each index is equally likely at each position.
+
+    Chi-square of all positions is below its 99.9 % quantile, (n - 1)^2 degrees.
+    """
     draws = _permutations(n, 4000)
     counts = np.stack([np.bincount(draws[:, position], minlength=n) for position in range(n)])
     assert (counts.sum(axis=0) == 4000).all()
@@ -75,7 +81,10 @@ def test_every_index_is_as_likely_at_every_position(n: int, limit: float) -> Non
 
 
 def test_every_pair_is_as_likely_next_to_each_other() -> None:
-    """Chi-square of 20 adjacent pairs of five is below its 99.9 % quantile."""
+    """Each adjacent pair is equally likely.
+
+    Chi-square of 20 adjacent pairs of five is below its 99.9 % quantile.
+    """
     draws = _permutations(5, 4000)
     for first, second in zip(draws.T[:-1], draws.T[1:], strict=True):
         counts = np.bincount(5 * first + second, minlength=25).reshape(5, 5)
@@ -83,7 +92,10 @@ def test_every_pair_is_as_likely_next_to_each_other() -> None:
 
 
 def test_large_permutations_look_random() -> None:
-    """Neighbours of 0 to 99,999 move far apart; about one index stays."""
+    """Large permutations look random.
+
+    Neighbours of 0 to 99,999 move far apart; about one index stays.
+    """
     permutation = _permutation(Shuffle("host", 100_000, seed=0)).astype(np.int64)
     distance = np.abs(np.diff(permutation))
     assert abs(distance.mean() - 100_000 / 3) < 500  # standard deviation of the mean: 75
@@ -94,7 +106,10 @@ def test_large_permutations_look_random() -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS_HERE)
 def test_drawn_rows_lie_below_the_size_that_the_device_knows(backend: str) -> None:
-    """All rows of a small buffer occur, none beyond, also after growth."""
+    """Drawn rows cover the current size, and none beyond.
+
+    This holds after the size has grown too.
+    """
     draw = RowDraw(backend, 5 if is_simulated(backend) else 200, seed=4)
     size = torch.ones(1, dtype=torch.int32, device=BACKENDS[backend].device)
     draw.draw(size)
@@ -110,7 +125,7 @@ def test_drawn_rows_lie_below_the_size_that_the_device_knows(backend: str) -> No
 
 @pytest.mark.parametrize("backend", OTHER_BACKENDS)
 def test_languages_draw_the_same_rows(backend: str) -> None:
-    """The same seed, counter and size give the same rows everywhere."""
+    """Seed, counter and size give the same rows everywhere."""
     n = SMALL if is_simulated(backend) else 1000
     here, there = (RowDraw(name, n, seed=9) for name in (backend, "cpu"))
     for size in (1, 7, 1_000_003, 2**31 - 1):
@@ -118,7 +133,10 @@ def test_languages_draw_the_same_rows(backend: str) -> None:
 
 
 def test_drawn_rows_are_uniform() -> None:
-    """Chi-square of 100,000 draws over 10 rows, and of pairs: below 99.9 %."""
+    """Drawn rows are uniform.
+
+    Chi-square of 100,000 draws over 10 rows, and of pairs: below 99.9 %.
+    """
     draw = RowDraw("cpu", 10_000, seed=5)
     draws = np.stack([_rows(draw, 10) for _ in range(10)])
     assert _chi_square(np.bincount(draws.ravel(), minlength=10)) < 27.9  # 9 degrees of freedom
@@ -126,7 +144,7 @@ def test_drawn_rows_are_uniform() -> None:
 
 
 def test_random_indices_need_a_positive_number() -> None:
-    """None at all is an error, as is a seed that is too long."""
+    """Zero indices or a too long seed are refused."""
     with refused("random indices.n", 0):
         Shuffle("cpu", 0, seed=0)
     with pytest.raises(ValueError, match="seed"):

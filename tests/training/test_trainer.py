@@ -47,7 +47,10 @@ from warpdrive_min.training.trainer import Trainer
 
 
 def test_schedules_follow_the_steps_that_the_iteration_ends_at(tmp_path):
-    """Iteration k of 24 steps uses step 24 k: from 1 to 0 over 96 steps."""
+    """A schedule's value is that at the iteration's last step.
+
+    Iteration k of 24 steps uses step 24 k: from 1 to 0 over 96 steps.
+    """
     points = [[0, 1.0], [96, 0.0]]
     policy = {**A2C, "lr": points, "entropy_coeff": points, "vf_loss_coeff": 0.3}
     trainer = make_trainer(CartPole(**CLASSIC), {"shared": policy}, basedir=tmp_path)
@@ -60,7 +63,10 @@ def test_schedules_follow_the_steps_that_the_iteration_ends_at(tmp_path):
 
 
 def test_noise_follows_its_schedule(tmp_path):
-    """DDPG's noise is large until step 24, then zero: actions are the actor's own."""
+    """DDPG's noise follows its schedule.
+
+    It is large until step 24, then zero: actions are the actor's own.
+    """
     sampler = {"params": {"scale": [[0, 3.0], [24, 3.0], [24, 3.0], [48, 0.0]]}}
     env, config, policies = RUNS["DDPG"]
     wrapper = EnvWrapper(ENVS[env](**config), num_envs=4, auto_reset=True)
@@ -85,7 +91,10 @@ def test_noise_follows_its_schedule(tmp_path):
 
 @pytest.mark.parametrize(("backend", "name"), runs_here("PPO", "PPO, continuous", "shared"))
 def test_every_backend_learns_the_same(backend, name, tmp_path):
-    """Its first iteration has `cpu`'s losses, in Numba's simulator too."""
+    """Each backend's first iteration has `cpu`'s losses.
+
+    Numba's simulator has them too.
+    """
     rows, n_steps = [], 2 if is_simulated(backend) else 12
     for where in ("cpu", backend):
         wrapper = {"exact": True, "auto_reset": True}
@@ -99,7 +108,10 @@ def test_every_backend_learns_the_same(backend, name, tmp_path):
 
 
 def test_training_ends_with_the_run_config(tmp_path):
-    """16 episodes of 9 steps are 6 batches of 24; the last is saved."""
+    """Training ends with the run config, with a last checkpoint.
+
+    16 episodes of 9 steps are 6 batches of 24.
+    """
     trainer = make_trainer(
         CartPole(**CLASSIC), {"shared": A2C}, basedir=tmp_path, trainer={"num_episodes": 16}, metrics_log_freq=4
     )
@@ -113,7 +125,10 @@ def test_training_ends_with_the_run_config(tmp_path):
 
 @pytest.mark.parametrize("stop_return", [30.0, {"shared": 30.0}])
 def test_training_stops_at_the_return_asked_for(stop_return, tmp_path):
-    """Clock pays agent 1 10 and an action at 3 steps: above 30 from the start."""
+    """Training stops at the stop return.
+
+    Clock pays agent 1 10 and an action at 3 steps: above 30 from the start.
+    """
     trainer = make_trainer(
         Clock(), {"shared": A2C}, basedir=tmp_path, trainer={"stop_return": stop_return}, model_params_save_freq=50
     )
@@ -128,7 +143,10 @@ def test_training_stops_at_the_return_asked_for(stop_return, tmp_path):
 
 
 def test_training_goes_on_below_the_return_asked_for(tmp_path):
-    """Out of reach, or reached by one of the two policies only, nothing stops it."""
+    """Training continues until all policies reach their returns.
+
+    One return is out of reach here.
+    """
     agents = {"even": [0], "odd": [1]}
     trainer = make_trainer(
         Clock(),
@@ -147,7 +165,10 @@ def scored(mean_return):
 
 
 def test_best_checkpoint_is_that_of_the_highest_evaluation(tmp_path, monkeypatch):
-    """After a worse evaluation the best stays; ties go to the later."""
+    """The best checkpoint has the highest evaluation.
+
+    After a worse evaluation it stays; ties go to the later.
+    """
     trainer = make_trainer(Clock(), {"shared": A2C}, basedir=tmp_path, model_params_save_freq=1)
     returns = [5.0, 8.0, 6.0, math.nan, 9.0, 9.0, 8.5]
     evaluated, best = [], []
@@ -173,7 +194,10 @@ def test_best_checkpoint_is_that_of_the_highest_evaluation(tmp_path, monkeypatch
 
 @pytest.mark.parametrize("name", ["A2C", "DDPG"])
 def test_best_return_is_what_its_weights_evaluate_to(name, tmp_path):
-    """`best`, or RUN alone, evaluates to the return in its header."""
+    """`best` evaluates to the return in its header.
+
+    A run's folder stands for its `best`.
+    """
     trainer = make_run(name, basedir=tmp_path)
     trainer.train(2)
     trainer.save_checkpoint()
@@ -186,7 +210,10 @@ def test_best_return_is_what_its_weights_evaluate_to(name, tmp_path):
 
 @pytest.mark.parametrize("keeps_none", ["keep_best", "two learners"])
 def test_run_without_a_best_checkpoint_stands_for_its_latest(keeps_none, tmp_path, monkeypatch):
-    """With keep_best false or several learners nothing is evaluated."""
+    """Without a best checkpoint, the latest one represents the run.
+
+    With keep_best false or several learners nothing is evaluated.
+    """
     monkeypatch.setattr(Trainer, "evaluate", lambda *_, **__: pytest.fail("nothing is to be judged"))
     if keeps_none == "keep_best":
         trainer = make_trainer(Clock(), {"shared": A2C}, basedir=tmp_path, keep_best=False)
@@ -200,7 +227,10 @@ def test_run_without_a_best_checkpoint_stands_for_its_latest(keeps_none, tmp_pat
 
 
 def test_episode_metrics_are_those_of_the_episodes_that_ended(tmp_path):
-    """Clock pays three times 10 plus actions: the row sums two rollouts' rewards."""
+    """Episode metrics are those of episodes that ended.
+
+    Clock pays three times 10 plus actions: the row sums two rollouts' rewards.
+    """
     trainer = make_trainer(Clock(), {"shared": A2C}, basedir=tmp_path, n_steps=4, metrics_log_freq=2)
     rewards = []
     for _ in range(2):
@@ -222,7 +252,10 @@ def test_episode_metrics_are_those_of_the_episodes_that_ended(tmp_path):
 @pytest.mark.parametrize("every", [1, 5])
 @pytest.mark.parametrize("kind", [A2C, PPO])
 def test_broken_rewards_stop_training(kind, every, tmp_path):
-    """NaN rewards raise an error with their place, at any logging interval."""
+    """NaN rewards stop training, and the error has their place.
+
+    The logging interval does not matter.
+    """
     agents = {"fine": [0], "broken": [1]}
     trainer = make_trainer(
         Clock(episode_length=9, breaks_at=8),
@@ -240,7 +273,7 @@ def test_broken_rewards_stop_training(kind, every, tmp_path):
 
 
 def test_broken_rewards_stop_ddpg(tmp_path, monkeypatch):
-    """DDPG too is stopped by a reward that is not a number."""
+    """NaN rewards stop DDPG too."""
     trainer = make_run("DDPG", basedir=tmp_path)
     trainer.train(1)
     batch = trainer.groups["shared"].buffer
@@ -289,7 +322,10 @@ WRONG = {
 
 @pytest.mark.parametrize("case", WRONG)
 def test_trainer_refuses(case, tmp_path):
-    """Bad settings fail in the constructor by key and value, and leave no files."""
+    """Bad settings fail in the constructor, and leave no files.
+
+    The error has key and value.
+    """
     env, policies, given, what, got = WRONG[case]
     with refused(what, got):
         make_trainer(env, policies, basedir=tmp_path, **given)
@@ -297,7 +333,7 @@ def test_trainer_refuses(case, tmp_path):
 
 
 def test_warpdrives_keywords_are_deprecated(tmp_path):
-    """They mean what our own arguments do, with a warning that names them."""
+    """WarpDrive's keywords warn, and equal our own arguments."""
     policies = {"even": A2C, "odd": A2C}
     agents = {"even": [0, 2], "odd": [1]}
     config, layout = run_config(policies, basedir=tmp_path), WarpDriveLayout(separate=True)
@@ -321,7 +357,7 @@ def test_warpdrives_keywords_are_deprecated(tmp_path):
 
 
 def test_trainer_refuses_an_environment_without_kernels(tmp_path):
-    """An environment with only Python cannot be trained on."""
+    """The trainer refuses an environment with only Python."""
     wrapper = EnvWrapper(PythonCounter(), num_envs=4)
     with refused("trainer"):
         Trainer(wrapper, run_config({"shared": A2C}, basedir=tmp_path), verbose=False)
@@ -330,7 +366,10 @@ def test_trainer_refuses_an_environment_without_kernels(tmp_path):
 @pytest.mark.filterwarnings("ignore:overflow encountered")
 @pytest.mark.parametrize("bonus", [3e38, -3e38])
 def test_returns_beyond_float32_are_an_error(bonus, tmp_path):
-    """Their rewards are finite, and normalised ones can be learned from."""
+    """Returns beyond float32 raise; normalised rewards can be learned from.
+
+    The rewards themselves are finite.
+    """
     trainer = make_trainer(Clock(bonus=bonus), {"shared": A2C | {"normalize_rewards": True}}, basedir=tmp_path)
     rule = r"policy 'shared': the return of an episode must be finite"
     with pytest.raises(TrainingError, match=rf"{rule} at iteration 1 \(got -?inf\); scale down the rewards"):
@@ -340,7 +379,7 @@ def test_returns_beyond_float32_are_an_error(bonus, tmp_path):
 
 
 def test_new_run_does_not_write_into_another_ones_folder(tmp_path):
-    """Existing metrics are not extended."""
+    """A new run does not extend another run's metrics."""
     make_run("A2C", basedir=tmp_path).train(1)
     other = make_run("A2C", basedir=tmp_path, trainer={"seed": 8})
     before = {path: path.read_bytes() for path in other.folder.iterdir()}
@@ -352,7 +391,7 @@ def test_new_run_does_not_write_into_another_ones_folder(tmp_path):
 @pytest.mark.parametrize("sinks", [(), ("csv",)], ids=str)
 @pytest.mark.parametrize("starts", ["new", "from a checkpoint of another folder"])
 def test_run_does_not_share_the_folder_of_another_one(starts, sinks, tmp_path):
-    """A folder with checkpoints or rows is refused, and stays unchanged."""
+    """A folder with checkpoints or rows is refused and unchanged."""
     first = make_run("A2C", basedir=tmp_path)
     first.train(1)
     first.save_checkpoint()
@@ -368,7 +407,10 @@ def test_run_does_not_share_the_folder_of_another_one(starts, sinks, tmp_path):
 
 
 def test_runs_without_a_name_get_a_folder_each(tmp_path, monkeypatch):
-    """Runs of the same second get own folders; without output none remains."""
+    """Runs without a name get their own folders.
+
+    They do even if started in the same second. A folder without output is removed.
+    """
     monkeypatch.setattr(time, "time", lambda: 12.5)
     runs = [make_run("A2C", basedir=tmp_path, folder=None) for _ in range(3)]
     assert [run.folder.name for run in runs] == ["12", "13", "14"]
@@ -396,7 +438,10 @@ def test_runs_without_a_name_get_a_folder_each(tmp_path, monkeypatch):
     ids=["agents", "environment", "environments", "policies", "algorithm", "model"],
 )
 def test_trainer_refuses_a_checkpoint_of_another_run(env, policies, more, message, tmp_path):
-    """A checkpoint that does not fit raises, names the mismatch, and changes nothing."""
+    """Another run's checkpoint is refused, and changes nothing.
+
+    The error names the mismatch.
+    """
     saved = make_trainer(Clock(), {"shared": A2C}, basedir=tmp_path / "saved")
     saved.train(1)
     path = saved.save_checkpoint()
@@ -416,7 +461,7 @@ def test_trainer_refuses_a_checkpoint_of_another_run(env, policies, more, messag
 @pytest.mark.parametrize("backend", ["numba", "pycuda"])
 @pytest.mark.parametrize("mode", ["graph", "eager"])
 def test_iterations_do_not_synchronise(mode, backend, name, tmp_path):
-    """Between metric rows, captured iterations do not synchronise."""
+    """Captured iterations do not synchronise between metric rows."""
     trainer = make_run(
         name, backend, trainer={"mode": mode}, basedir=tmp_path, metrics_log_freq=100, model_params_save_freq=100
     )
@@ -431,7 +476,10 @@ def test_iterations_do_not_synchronise(mode, backend, name, tmp_path):
 
 @pytest.mark.parametrize("backend", [*FAST, *ON_GPU])
 def test_a_rate_of_0_learns_nothing(backend, tmp_path):
-    """Each step reads the rate, in a graph too: at 0, no weight changes."""
+    """A rate of 0 learns nothing, in a graph too.
+
+    Each step reads the rate.
+    """
     policy = {**A2C, "lr": [[0, 1e-2], [73, 1e-2], [73, 0.0]]}
     trainer = make_trainer(CartPole(**CLASSIC), {"shared": policy}, backend, basedir=tmp_path)
     trainer.train(2)
@@ -445,7 +493,10 @@ def test_a_rate_of_0_learns_nothing(backend, tmp_path):
 
 @pytest.mark.gpu
 def test_backends_on_a_gpu_train_the_same(tmp_path):
-    """With exact kernels `numba` and `pycuda` have equal weights after 3 iterations."""
+    """With exact kernels, both GPU backends train the same.
+
+    `numba` and `pycuda` have equal weights after 3 iterations.
+    """
     states = []
     for backend in ("numba", "pycuda"):
         trainer = make_trainer(

@@ -1,4 +1,4 @@
-"""Every Triton kernel, launched as in training; as a script, only compiled.
+"""Every Triton kernel, launched as in training or only compiled.
 
 `python -m tests.training.triton_kernels 90` compiles for an absent GPU and prints the kernels' names. The interpreter
 runs the tests without a GPU, and accepts more of Python than the compiler does.
@@ -82,7 +82,10 @@ PASSES: list[tuple[Any, tuple[int, ...], tuple[Precision, ...]]] = [
 
 
 def launch_all(*, more: bool) -> None:
-    """Launch all kernels on torch's device; perceptrons once, or all forms (`more`)."""
+    """Launch all kernels on torch's device.
+
+    Perceptrons once, or in all forms (`more`).
+    """
     for evaluate, sizes, precisions in PASSES if more else PASSES[:3]:
         forms = itertools.product(precisions, ("tanh", "relu")) if more else [(precisions[0], "tanh")]
         for precision, activation in forms:
@@ -138,7 +141,7 @@ def learn_many() -> None:
 
 
 def rollout_of(shape: tuple[int, int, int], n_seen: int) -> dict[str, torch.Tensor]:
-    """Return the arrays of a zero rollout with observation rows for `n_seen` agents."""
+    """Return a zero rollout with rows for `n_seen` agents."""
     rollout = {name: torch.zeros(shape) for name in ("log_probs", "returns", "old_values", "advantages")}
     actions = torch.zeros(*shape, SPACE.n_types, dtype=torch.int32)
     masks = torch.ones(*shape, SPACE.n_outputs, dtype=torch.int32)
@@ -146,7 +149,7 @@ def rollout_of(shape: tuple[int, int, int], n_seen: int) -> dict[str, torch.Tens
 
 
 def learn(*, is_shared: bool, is_ppo: bool, precision: Precision, own_columns: int | None = None) -> None:
-    """Compute gradients of a small network in one pass, and of a loss."""
+    """Compute gradients in one pass, and of a loss."""
     shapes = [*shapes_of(6, 64, 32, SPACE.n_outputs), *shapes_of(6, 64, 32, 1)]
     vector = torch.randn(sum(map(math.prod, shapes)))
     views = views_of(vector, shapes)

@@ -1,4 +1,4 @@
-"""Orchard: each agent owns a tree, and picks or waits, with season and price.
+"""Orchard: each agent has a tree, and picks or waits.
 
 Season and price are single numbers that change in an episode, so each copy has its own. The data are as loosely typed
 as users' often are: `bonus` is a list of integers, where the kernel in CUDA C declares floats.
@@ -15,7 +15,7 @@ GROWTH = 1.25
 
 
 class Orchard(CUDAEnvironmentContext):
-    """Trees that grow slower as they age; one class for Python and kernels."""
+    """Trees that grow slower with age, in Python and kernels."""
 
     name = "Orchard"
 

@@ -1,4 +1,4 @@
-"""Towns and their council: towns choose a closing, the council a payment.
+"""Towns and their council: closings of towns, payments of the council.
 
 One class for all backends, as users of WarpDrive write them: `env_backend` decides whether `step` computes here or
 launches kernels. The policies "town" and "council" have arrays of their own.
@@ -12,14 +12,14 @@ from warp_drive.utils.data_feed import DataFeed
 from warp_drive.utils.gpu_environment_context import CUDAEnvironmentContext
 
 LAG_WEIGHTS = np.array([0.2, 0.3, 0.5], np.float32)
-"""Cost of the closing in this step, the last one, and so on."""
+"""Costs of closings in this step and the earlier ones."""
 
 
 class Towns(CUDAEnvironmentContext):
-    """Each town's wealth; the council, the last agent, has the sum in its column.
+    """Towns with wealth; the last agent is their council.
 
-    The towns' observations are an array ``(num_envs, num_towns, features)``, or with ``agents_last`` ``(num_envs,
-    features, num_towns)``.
+    The council's column has the sum of wealth. The towns' observations are an array ``(num_envs, num_towns,
+    features)``, or with ``agents_last`` ``(num_envs, features, num_towns)``.
     """
 
     name = "Towns"
@@ -50,7 +50,7 @@ class Towns(CUDAEnvironmentContext):
         return self._observations()
 
     def step(self, actions=None):
-        """Take one step: here with the actions by agent, or in kernels."""
+        """Step with the agents' actions on the CPU, or launch kernels."""
         if self.env_backend == "cpu":
             return self._step_on_cpu(actions)
         block, grid = self.cuda_function_manager.block, self.cuda_function_manager.grid
@@ -89,7 +89,10 @@ class Towns(CUDAEnvironmentContext):
         return {**dict(enumerate(rows)), self.num_towns: np.concatenate(council).astype(np.float32)}
 
     def _closed(self, lag):
-        """Return each town's closing ``lag`` steps ago, 0 to 1; 0 before the episode."""
+        """Return each town's closing ``lag`` steps ago, from 0 to 1.
+
+        It is 0 before the episode.
+        """
         return self.closing[max(self.timestep - lag, 0)].astype(np.float32) / np.float32(self.num_levels - 1)
 
     def _share(self):

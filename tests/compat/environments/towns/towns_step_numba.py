@@ -1,4 +1,4 @@
-"""Towns in Numba: a thread for each town, one for the council, as in CUDA C."""
+"""Towns in Numba, with a thread for each agent."""
 # ruff: noqa: F403, F405
 
 import math

@@ -12,7 +12,7 @@ from warp_drive.utils.data_feed import DataFeed
 from warp_drive.utils.gpu_environment_context import CUDAEnvironmentContext
 
 SAVINGS, MITIGATION, PROPOSAL, ACCEPTANCE = range(4)
-"""Columns of an action: two levels, an offered level, and a flag to join."""
+"""Columns of an action: two levels, an offer, and a joining flag."""
 HEAT_TRANSITION = np.array([[0.872, 0.009], [0.025, 0.975]], np.float32)
 """Rows: air and ocean after a step; columns: both before it."""
 LEVELS, TOLERANCE = 10, 2
@@ -62,7 +62,10 @@ class Treaties:
         return np.log(net - invested + 1).astype(np.float32)
 
     def _negotiate(self, chosen):
-        """Bind each region to its best treaty: both joined, and offered close levels."""
+        """Bind each region to its best treaty.
+
+        A treaty needs two regions that join and offer close levels.
+        """
         joins, offers = chosen[:, ACCEPTANCE] == 1, chosen[:, PROPOSAL]
         is_close = np.abs(offers[:, None] - offers) <= TOLERANCE
         self.treaties = (joins[:, None] & joins & is_close & ~np.eye(self.num_agents, dtype=bool)).astype(np.int32)
@@ -108,7 +111,7 @@ class CUDATreaties(Treaties, CUDAEnvironmentContext):
     def initialize_step_function_context(
         self, cuda_data_manager, cuda_function_manager, cuda_step_function_feed, step_function_name
     ):
-        """Keep the base class's step kernel, look up the others, fill the constants."""
+        """Look up the kernels and fill the constants."""
         is_ready = super().initialize_step_function_context(
             cuda_data_manager, cuda_function_manager, cuda_step_function_feed, step_function_name
         )

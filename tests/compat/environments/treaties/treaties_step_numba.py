@@ -1,4 +1,4 @@
-"""The treaties in Numba: a thread for each region, as in CUDA C."""
+"""Treaties in Numba, with a thread for each region."""
 
 import math
 
@@ -68,7 +68,10 @@ def NumbaTreatiesStep(
     (int32[:, :, ::1], int32[:, ::1], int32, int32, float32[:, :, ::1], int32[:, :, ::1], int32[:, :, ::1])
 )
 def NumbaTreatiesStepNegotiate(treaties, mitigation_floor, num_levels, tolerance, features, action_mask, actions):
-    """Bind each region to its best treaty: both joined, and offered close levels."""
+    """Bind each region to its best treaty.
+
+    A treaty needs two regions that join and offer close levels.
+    """
     env_id = numba_driver.blockIdx.x
     agent_id = numba_driver.threadIdx.x
     if agent_id < env_config.wkNumberAgents:
