@@ -5,10 +5,10 @@ import sys
 from warpdrive_min.stopping import stoppable
 
 with stoppable():
-    from .cli import ROWS, Commands, app, import_function
+    from .cli import Commands, app
     from .process.stopping import tidy
 
-    if sys.argv[1:2] and sys.argv[1] in ROWS:
-        import_function(sys.argv[1])  # a signal ends the process at once; nothing needs cleaning up yet
+    if sys.argv[1:2] and sys.argv[1] in Commands.rows:
+        Commands.rows[sys.argv[1]].imported()  # a signal ends the process at once; nothing needs cleaning up yet
     with tidy(Commands.exit_code(sys.argv[1:])):
         app(prog_name=f"python -m {__package__}")

@@ -791,7 +791,7 @@ def parameters(app: typer.Typer, name: str) -> tuple[list[str], set[str]]:
     """
     is_bench = app is bench_cli.app
     command: Any = (BENCH if is_bench else TRAINING).commands[name]  # type: ignore[attr-defined]
-    command = command.imported() if is_bench else command
+    command = command.imported()
     hints, options, numbers = typing.get_type_hints(command.callback), [], set()
     for each in command.params:
         if each.param_type_name == "argument":

@@ -69,11 +69,11 @@ def test_empty_argument_is_refused(line, words, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("name", cli.ROWS)
+@pytest.mark.parametrize("name", cli.Commands.rows)
 def test_help_of_a_command_is_its_docstring(name):
     """A command's short help is its docstring's first paragraph."""
     first, *_ = COMMAND_LINE.commands[name].imported().help.split("\n\n")
-    assert " ".join(first.split()) == cli.ROWS[name].help()
+    assert " ".join(first.split()) == cli.Commands.rows[name].help()
 
 
 def test_list_names_cases_and_backends():
