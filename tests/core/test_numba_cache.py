@@ -114,7 +114,7 @@ def test_damaged_entry_is_compiled_again(compilations, tmp_path):
 
 
 def test_changed_inputs_are_compiled(compilations, tmp_path):
-    """Inputs are device functions, constants, arrays, options, types, the GPU and versions."""
+    """Device functions, constants, options, types, the GPU and versions are inputs."""
     first = write(tmp_path / "first")
     changed = [write(tmp_path / f"change_{index}", *change) for index, change in enumerate(CHANGES)]
     jobs = [first, *changed, *(f"{first},{setting}" for setting in SETTINGS)]
