@@ -141,7 +141,7 @@ def count(self, *given, **more):
     build(self, *given, **more)
 dispatcher._Kernel.__init__ = count
 for exact in (False, True):
-    wrapper = EnvWrapper(CartPole(), num_envs=8, env_backend="numba", exact=exact)
+    wrapper = EnvWrapper(CartPole(), num_envs=8, env_backend="numba", auto_reset=True, seed=1, exact=exact)
     wrapper.reset()
     wrapper.rollout(5)
     print(wrapper.cuda_data_manager.tensor("observations").cpu().numpy().tobytes().hex())
