@@ -513,7 +513,7 @@ def contraction_off() -> Iterator[None]:
 
 @contextlib.contextmanager
 def no_listing() -> Iterator[None]:
-    """Compile kernels in this context without PTX that is only searched for names; not thread-safe.
+    """Compile kernels in this context without unused PTX; not thread-safe.
 
     numba-cuda compiles each kernel to PTX, searches it for library functions to link, and then compiles it to LTO-IR.
     LLVM's text has the same names. Does nothing with Numba's own memory management, whose search needs PTX.
