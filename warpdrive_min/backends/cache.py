@@ -99,6 +99,12 @@ def excerpt(text: str, most: int = 2000) -> str:
     return f"{text[:head]}\n[... {len(text) - head - tail:,} characters; all are in {where} ...]\n{text[-tail:]}"
 
 
+def entry(key: Mapping[str, object], suffix: str) -> Path:
+    """Return the path of the cached file of ``key``, which may not exist."""
+    text = json.dumps({"schema": SCHEMA, **key}, sort_keys=True, default=str)
+    return folder() / (hashlib.sha256(text.encode()).hexdigest()[:32] + suffix)
+
+
 def cached(key: Mapping[str, object], suffix: str, make: Callable[[Path], object]) -> Path:
     """Return the cached file of ``key``; ``make(path)`` creates it if missing.
 
@@ -108,8 +114,7 @@ def cached(key: Mapping[str, object], suffix: str, make: Callable[[Path], object
     Raises:
         ConfigError: The cache folder cannot be created or written.
     """
-    text = json.dumps({"schema": SCHEMA, **key}, sort_keys=True, default=str)
-    path = folder() / (hashlib.sha256(text.encode()).hexdigest()[:32] + suffix)
+    path = entry(key, suffix)
     if not os.path.exists(path):  # unlike `Path.exists`, False if the folder is unreadable
         require_writable()
         with replacing(path) as unfinished:

@@ -1,12 +1,14 @@
 """Backend `numba`: Numba-CUDA kernels, on the GPU or in Numba's simulator.
 
-All uses of numba-cuda's internal interface are here and in `kernels/core_numba.py`. The simulator is for tests.
+Only this module, `numba_cache.py` and `kernels/core_numba.py` use numba-cuda's internal interface. The simulator is
+for tests.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import importlib.util
 import os
 import threading
@@ -140,7 +142,7 @@ class NumbaKernel:
             kernel, values = self._kernel, self._signature.pack(values)
         else:
             shapes = [tuple(each.shape) if isinstance(each, torch.Tensor) else None for each in arguments]
-            kernel = self._specialised(values, shapes, threads)
+            kernel = self._compiled(values, shapes, threads)
         launchers: dict[int, Any] = {}
 
         def launch() -> None:
@@ -154,39 +156,70 @@ class NumbaKernel:
 
         return launch
 
-    def _specialised(self, values: Sequence[Any], shapes: Sequence[tuple[int, ...] | None], threads: int) -> Any:
-        """Compile for the types of these values and fixed sizes of arrays.
+    def _compiled(self, values: Sequence[Any], shapes: Sequence[tuple[int, ...] | None], threads: int) -> Any:
+        """Compile for the types of these values and fixed sizes, or read the cache.
 
         The first size stays variable; a launch does not pass the others.
         """
         from numba.core.errors import NumbaError  # noqa: PLC0415  (optional)
+        from numba.cuda.typing.typeof import typeof  # noqa: PLC0415
 
-        from warpdrive_min.kernels.core_numba import contraction_off  # noqa: PLC0415
-
-        try:
-            with contraction_off() if self._exact else contextlib.nullcontext():
-                return self.of_sizes(shapes, threads).specialize(*values)
-        except NumbaError as error:
-            raise CompileError(f"kernel {self.name!r}: does not compile (Numba):\n{excerpt(str(error))}") from error
+        types = tuple(typeof(value) for value in values)
+        key = (types, threads, *(shape and shape[1:] for shape in shapes))
+        if key not in self._by_sizes:
+            try:
+                self._by_sizes[key] = compiled(self.of_sizes(shapes, threads), types, self._exact)
+            except NumbaError as error:
+                raise CompileError(f"kernel {self.name!r}: does not compile (Numba):\n{excerpt(str(error))}") from error
+        return self._by_sizes[key]
 
     def of_sizes(self, shapes: Sequence[tuple[int, ...] | None], threads: int) -> Any:
-        """Return the kernel for fixed array sizes, except the first, and ``threads``.
+        """Return a new kernel for fixed array sizes, except the first, and ``threads``.
 
-        Its parameters are those of `parameters`, each passed separately; None in ``shapes`` is a scalar. The kernel is
-        cached.
+        Its parameters are those of `parameters`, each passed separately; None in ``shapes`` is a scalar.
         """
         from warpdrive_min.backends.numba_source import with_sizes  # noqa: PLC0415  (needs Numba)
 
-        key = (threads, *(shape and shape[1:] for shape in shapes))
-        if key not in self._by_sizes:
-            options = dict(self._kernel.targetoptions)
-            if options.get("launch_bounds") is None:
-                options["launch_bounds"] = threads  # limits registers to those that a block has
-            function, dispatcher = _function(self._kernel), type(self._kernel)
-            on_device = {**options, "device": True, "forceinline": True, "launch_bounds": None}
-            of_sizes = with_sizes(function, dispatcher(function, targetoptions=on_device), shapes)
-            self._by_sizes[key] = dispatcher(of_sizes, targetoptions=options)
-        return self._by_sizes[key]
+        options = dict(self._kernel.targetoptions)
+        if options.get("launch_bounds") is None:
+            options["launch_bounds"] = threads  # limits registers to those that a block has
+        function, dispatcher = _function(self._kernel), type(self._kernel)
+        on_device = {**options, "device": True, "forceinline": True, "launch_bounds": None}
+        of_sizes = with_sizes(function, dispatcher(function, targetoptions=on_device), shapes)
+        return dispatcher(of_sizes, targetoptions=options)
+
+
+def compiled(kernel: Any, types: tuple[Any, ...], exact: bool) -> Any:
+    """Compile a dispatcher for one signature and the current GPU, or read the cache.
+
+    Returns:
+        The dispatcher, which from now on takes only these types, as by its `specialize`.
+    """
+    from numba import cuda  # noqa: PLC0415  (optional)
+
+    from warpdrive_min.backends.numba_cache import kernel_cache  # noqa: PLC0415  (needs Numba)
+    from warpdrive_min.kernels.core_numba import contraction_off, no_listing  # noqa: PLC0415
+
+    capability = cuda.get_current_device().compute_capability
+    if (cache := kernel_cache(kernel, types, tuple(capability), exact)) is not None:
+        kernel._cache = cache  # noqa: SLF001  (there is no public way)
+    with no_listing(), no_collection(), contraction_off() if exact else contextlib.nullcontext():
+        kernel.compile(types)
+    kernel.disable_compile()
+    kernel._specialized = True  # noqa: SLF001
+    return kernel
+
+
+@contextlib.contextmanager
+def no_collection() -> Iterator[None]:
+    """Switch garbage collection off; it takes a fifth of a compilation."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def built(source: Source, constants: Mapping[str, Constant]) -> dict[str, Any]:
