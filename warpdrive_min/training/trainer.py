@@ -302,6 +302,7 @@ class Trainer(Run):
         as_graph = choices.captures_graphs(config.trainer, wrapper, groups)
         self._collect: Captured = Captured(backend, self.collect, as_graph=as_graph)
         self._update: Captured = Captured(backend, self.update, as_graph=as_graph)
+        self._evaluator = evaluation.Evaluator(wrapper, self.policy_map, self.layout, as_graph=as_graph)
 
     def _rehearse(self) -> None:
         """Launch the Triton kernels of acting and learning, for `ahead.compiled`."""
@@ -317,16 +318,15 @@ class Trainer(Run):
     def evaluate(self, n_episodes: int = 100, *, greedy: bool = True, seed: int = 0) -> dict[str, evaluation.Score]:
         """Return each policy's score in separate whole episodes; synchronises.
 
-        For a population it is each member's score, by number.
+        For a population it is each member's score, by number. The environments of the last two calls stay, and play
+        again where the arguments are the same.
 
         Args:
             n_episodes: Episodes, one per environment; for each member of a population.
             greedy: Take the likeliest choice, or the mean; False: draw, without the noise of DDPG.
             seed: Seed of resets and draws.
         """
-        return evaluation.evaluate(
-            self.wrapper, self.acting_models, self.policy_map, self.layout, n_episodes, greedy, seed
-        )
+        return self._evaluator.scores(self.acting_models, n_episodes, greedy=greedy, seed=seed)
 
     @property
     def choices(self) -> dict[str, dict[str, Choice]]:
@@ -366,6 +366,7 @@ class Trainer(Run):
         """Close the metric files and release the captured graphs."""
         self._close_sinks()
         self._files.close()
+        self._evaluator.close()
         self._collect.release()
         self._update.release()
 
