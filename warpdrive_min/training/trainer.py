@@ -112,10 +112,17 @@ class Trainer(Run):
     # -------------------------------------------------------------- the loop
 
     @own_defaults()
-    def train(self, n_iterations: int | None = None) -> Row:
+    def train(self, n_iterations: int | None = None, *, wait: bool = True) -> Row:
         """Train to the end or for some iterations; return the last row.
 
+        A thread writes the checkpoints meanwhile.
+
+        Args:
+            n_iterations: Number of iterations; None: all that remain.
+            wait: Return when the last checkpoint is on disk; see `save_checkpoint`.
+
         Raises:
+            DiskFullError: There was no room for a checkpoint.
             TrainingError: A loss or a gradient is not finite; names the policy and the iteration. Or the environment
                 gave a non-finite number or broke its contract. Nothing of that is saved.
         """
@@ -125,14 +132,18 @@ class Trainer(Run):
         last = min(self.n_iterations, self.iteration + n_iterations)
         row: Row = {}
         self._begin()
-        with ProgressLine(self.n_iterations, self.iteration, self._verbose) as progress:
-            while self.iteration < last and not self.has_reached_return:
-                self.iterate()
-                if self.is_due(self.config.saving.metrics_log_freq) or self.iteration == 1:
-                    row = self.log_metrics()  # the host waits only here and to save
-                    progress.update(row)
-                if self.is_due(self.config.saving.model_params_save_freq):
-                    self.save_checkpoint()
+        try:
+            with ProgressLine(self.n_iterations, self.iteration, self._verbose) as progress:
+                while self.iteration < last and not self.has_reached_return:
+                    self.iterate()
+                    if self.is_due(self.config.saving.metrics_log_freq) or self.iteration == 1:
+                        row = self.log_metrics()  # the host waits only here and to save
+                        progress.update(row)
+                    if self.is_due(self.config.saving.model_params_save_freq):
+                        self.save_checkpoint(wait=False)
+        finally:
+            if wait:
+                self.wait_for_checkpoints()
         return row
 
     def _begin(self) -> None:
@@ -363,12 +374,19 @@ class Trainer(Run):
     keeping = renamed_attribute("keeping", "why_no_saved_passes")
 
     def graceful_close(self) -> None:
-        """Close the metric files and release the captured graphs."""
-        self._close_sinks()
-        self._files.close()
-        self._evaluator.close()
-        self._collect.release()
-        self._update.release()
+        """Wait for the checkpoints, close the files and release the captured graphs.
+
+        Raises:
+            DiskFullError: There was no room for the last checkpoint; the rest is done.
+        """
+        try:
+            self.wait_for_checkpoints()
+        finally:
+            self._close_sinks()
+            self._files.close()
+            self._evaluator.close()
+            self._collect.release()
+            self._update.release()
 
 
 def policy_map(

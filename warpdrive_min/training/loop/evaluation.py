@@ -145,7 +145,7 @@ class EvaluationEnvs:
             self._restart()
         for tensor in (self._is_over, self._steps_over, *self._returns.values()):
             tensor.zero_()
-        # Lent environments play later rounds, whose draws and states may depend on the steps of this one.
+        # Borrowed environments play later rounds, whose draws and states may depend on the steps of this one.
         can_stop = self._borrowed is None and self._is_over.device.type == "cpu"
         step = self._graphs.get(greedy) or functools.partial(self._step, greedy)
         n_steps = 0
