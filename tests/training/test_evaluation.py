@@ -143,7 +143,7 @@ PLAYED = {
 
 
 def of_a_loop(trainer, n_episodes, greedy, seed):
-    """Return returns and steps of new environments, played step by step to the time limit."""
+    """Play all steps in new environments; return returns and steps."""
     given = (trainer.wrapper, trainer.acting_models, trainer.policy_map, trainer.layout)
     envs = EvaluationEnvs(*given, n_episodes, seed)
     data = envs.wrapper.cuda_data_manager
@@ -167,7 +167,7 @@ def of_a_loop(trainer, n_episodes, greedy, seed):
 @pytest.mark.parametrize("name", PLAYED)
 @pytest.mark.parametrize("backend", [*FAST, *ON_GPU])
 def test_evaluation_equals_a_loop_in_new_environments(backend, name, greedy, tmp_path):
-    """Restarted, stopped early or from a graph, with the weights of the call: equal bits."""
+    """Restarts, early stops and graphs change no bit of a score."""
     trainer = make_run(PLAYED[name], backend, basedir=tmp_path)
     seen = []
     for _ in range(3):
@@ -185,7 +185,7 @@ def test_evaluation_equals_a_loop_in_new_environments(backend, name, greedy, tmp
 
 
 def test_environments_are_kept_for_equal_arguments(tmp_path, monkeypatch):
-    """Two sets stay; other arguments or other models get new ones, and a close frees all."""
+    """Two sets stay; other arguments or models get new ones."""
     made, like = [], EnvWrapper.like
     monkeypatch.setattr(EnvWrapper, "like", lambda *of, **given: made.append(given["seed"]) or like(*of, **given))
     trainer = make_run("A2C", basedir=tmp_path)
