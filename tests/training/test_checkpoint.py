@@ -9,7 +9,11 @@ import json
 import os
 import re
 import shutil
+import subprocess
 import sys
+import threading
+import time
+import warnings
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -22,6 +26,7 @@ from warpdrive_min.errors import CheckpointError, ConfigError, DiskFullError
 from warpdrive_min.training.loop import checkpoint
 from warpdrive_min.training.loop.checkpoint import (
     Header,
+    Writer,
     discard_after,
     find,
     latest,
@@ -449,6 +454,105 @@ def test_checkpoint_that_finds_no_room_leaves_the_last_one(full, tmp_path, monke
     assert re.match(rule, str(caught.value))
     assert {file: file.read_bytes() for file in sorted(tmp_path.rglob("*")) if file.is_file()} == before
     assert latest(tmp_path) == path
+    assert leftovers(tmp_path) == []
+
+
+# ------------------------------------------------------------------ the thread
+
+
+@pytest.fixture
+def gate(monkeypatch):
+    """Hold all writes until the event is set."""
+    opened, put = threading.Event(), checkpoint._rename_into_place
+    monkeypatch.setattr(checkpoint, "_rename_into_place", lambda *paths: (opened.wait(60), put(*paths)))
+    yield opened
+    opened.set()
+
+
+def test_writer_saves_the_tensors_of_the_call(tmp_path, gate):
+    """It returns before the write; later changes of the tensors do not count."""
+    writer, tensors = Writer(), state(1)
+    path = writer.save(tmp_path / "threaded", tensors, header(1), 3, is_best=True)
+    for tensor in tensors.values():
+        tensor.zero_()
+    assert not path.exists()
+    gate.set()
+    writer.wait()
+    assert [iteration_of(each) for each in (path, path.parent / "best")] == [1, 1]
+    now = save(tmp_path / "now", state(1), header(1))
+    assert (path / "state.safetensors").read_bytes() == (now / "state.safetensors").read_bytes()
+
+
+def test_writer_writes_one_after_the_other(tmp_path, monkeypatch):
+    """Slow writes do not overlap, and keep the order of the calls."""
+    put, at_once, most, order = checkpoint._rename_into_place, [], [], []
+
+    def slowly(unfinished, target):
+        at_once.append(target)
+        most.append(len(at_once))
+        time.sleep(0.05)
+        order.append(target.name)
+        put(unfinished, target)
+        at_once.remove(target)
+
+    monkeypatch.setattr(checkpoint, "_rename_into_place", slowly)
+    writer = Writer()
+    for iteration in range(1, 5):
+        writer.save(tmp_path, state(iteration), header(iteration), 2, is_best=False)
+    writer.wait()
+    assert (max(most), order) == (1, [f"checkpoint_{iteration:09d}" for iteration in range(1, 5)])
+    assert saved(tmp_path) == [3, 4]
+
+
+@pytest.mark.parametrize("by", ["save", "wait"])
+def test_error_of_the_thread_is_raised_once_in_the_caller(by, tmp_path, monkeypatch):
+    """A full disk raises at the next save or wait, and the next one succeeds."""
+    writer = Writer()
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", Mock(side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))))
+        writer.save(tmp_path, state(1), header(1), 3, is_best=False)
+        with pytest.raises(DiskFullError, match="checkpoint_000000001: needs 20 bytes"):
+            writer.wait() if by == "wait" else writer.save(tmp_path, state(2), header(2), 3, is_best=False)
+    assert saved(tmp_path) == leftovers(tmp_path) == []
+    writer.save(tmp_path, state(3), header(3), 3, is_best=False)
+    writer.wait()
+    assert saved(tmp_path) == [3]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks")
+def test_fork_does_not_wait_for_the_thread(tmp_path, monkeypatch):
+    """A child saves elsewhere while its parent's thread still writes."""
+    put, started, opened = checkpoint._rename_into_place, threading.Event(), threading.Event()
+    monkeypatch.setattr(checkpoint, "_rename_into_place", lambda *paths: (started.set(), opened.wait(60), put(*paths)))
+    writer = Writer()
+    writer.save(tmp_path / "parent", state(1), header(1), 3, is_best=False)
+    assert started.wait(60)
+    monkeypatch.setattr(checkpoint, "_rename_into_place", put)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # from Python 3.12, of forks beside threads
+        child = os.fork()
+    if child == 0:
+        writer.save(tmp_path / "child", state(2), header(2), 3, is_best=False)
+        writer.wait()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert (saved(tmp_path / "parent"), saved(tmp_path / "child")) == ([], [2])
+    opened.set()
+    writer.wait()
+    assert saved(tmp_path / "parent") == [1]
+
+
+def test_process_ends_after_its_last_checkpoint(tmp_path):
+    """A program that does not wait still leaves a whole checkpoint."""
+    program = f"""
+import pathlib, time
+from tests.training.test_checkpoint import checkpoint, header, state
+put = checkpoint._rename_into_place
+checkpoint._rename_into_place = lambda *paths: (time.sleep(0.5), put(*paths))
+checkpoint.Writer().save(pathlib.Path({str(tmp_path)!r}), state(1), header(1), 3, False)
+"""
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, timeout=120)
+    assert iteration_of(tmp_path / "checkpoint_000000001") == 1
     assert leftovers(tmp_path) == []
 
 

@@ -409,17 +409,21 @@ def test_broken_header_is_told_in_a_line(change, reader, tmp_path):
 # ------------------------------------------------------------------ evaluate
 
 
-def test_evaluate_scores_as_the_trainer_does(trained):
+@pytest.mark.parametrize("backend", ["cpu", "host"])
+def test_evaluate_scores_as_the_trainer_does(backend, trained):
     """`evaluate` gives the scores of the trainer's own evaluation."""
     folder, _ = trained
-    result = run("evaluate", folder, "--backend", "cpu", "--episodes", "12", "--seed", "5", "--json")
+    result = run("evaluate", folder, "--backend", backend, "--episodes", "12", "--seed", "5", "--json")
     assert result.exit_code == 0, result.output
     told = json.loads(result.output)
     found = find_policies(folder)
     assert told["checkpoint"] == str(found)
     _, header = checkpoint.load(found)
     config = RunConfig.from_dict(header.run_config)
-    wrapper = EnvWrapper(CartPole(**config.env), num_envs=8, env_backend="cpu", auto_reset=True)
+    config = RunConfig.from_dict(
+        {**header.run_config, "trainer": {**header.run_config["trainer"], "env_backend": backend}}
+    )
+    wrapper = EnvWrapper(CartPole(**config.env), num_envs=8, env_backend=backend, auto_reset=True)
     trainer = Trainer(wrapper, config, verbose=False)
     unlike = asdict(trainer.evaluate(12, seed=5)["shared"])
     trainer.load_checkpoint(found)

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from tests.environments.clock import Clock
-from tests.training.builders import make_run, refused
+from tests.training.builders import FAST, ON_GPU, RUNS, make_run, refused
 from warpdrive_min import EnvWrapper
 from warpdrive_min.dialect.episodes import episode_states, of_all
 from warpdrive_min.dialect.layout import WarpDriveLayout
 from warpdrive_min.errors import ConfigError, DataError
-from warpdrive_min.training.loop.evaluation import evaluate
+from warpdrive_min.training.loop.evaluation import MAX_KEPT, EvaluationEnvs, evaluate
 
 
 class Always(torch.nn.Module):
@@ -129,6 +129,81 @@ def test_ddpg_is_evaluated_without_noise(tmp_path):
     first, second = (trainer.evaluate(4, greedy=greedy) for greedy in (True, False))
     assert first == second
     assert trainer.evaluate(4, seed=1) != first
+
+
+# ------------------------------------------------------------------ kept environments and graphs
+
+LONG = {"episode_length": 40}
+PLAYED = {
+    "A2C": ("cartpole", LONG, RUNS["A2C"][2]),
+    "DDPG": ("pendulum", LONG, RUNS["DDPG"][2]),
+    **{name: RUNS[name] for name in ("PPO, continuous", "shared, grid", "two policies")},
+    "recurrent": ("pendulum", LONG, {"shared": {**RUNS["A2C"][2]["shared"], "model": {"fc_dims": [8], "type": "gru"}}}),
+}
+
+
+def of_a_loop(trainer, n_episodes, greedy, seed):
+    """Play all steps in new environments; return returns and steps."""
+    given = (trainer.wrapper, trainer.acting_models, trainer.policy_map, trainer.layout)
+    envs = EvaluationEnvs(*given, n_episodes, seed)
+    data = envs.wrapper.cuda_data_manager
+    is_playing = torch.ones(n_episodes, dtype=torch.bool, device=data.device)
+    steps = torch.zeros(n_episodes, device=data.device)
+    returns = {name: torch.zeros(n_episodes, group.arrays.n_agents, device=data.device) for name, group in
+               envs.groups.items()}  # fmt: skip
+    for _ in range(envs.wrapper.episode_length):
+        envs.act(greedy)
+        envs.wrapper.step()
+        steps += is_playing
+        for name, group in envs.groups.items():
+            rewards = torch.zeros_like(returns[name])
+            group.arrays.pick(group.arrays.rewards, rewards)
+            returns[name] += torch.where(is_playing[:, None], rewards, 0.0)
+        is_playing &= data.tensor("_done_") == 0
+    return returns, steps
+
+
+@pytest.mark.parametrize("greedy", [True, False])
+@pytest.mark.parametrize("name", PLAYED)
+@pytest.mark.parametrize("backend", [*FAST, *ON_GPU])
+def test_evaluation_equals_a_loop_in_new_environments(backend, name, greedy, tmp_path):
+    """Restarts, early stops and graphs change no bit of a score."""
+    trainer = make_run(PLAYED[name], backend, basedir=tmp_path)
+    seen = []
+    for _ in range(3):
+        scores = trainer.evaluate(20, greedy=greedy, seed=5)
+        returns, steps = of_a_loop(trainer, 20, greedy, 5)
+        assert trainer.evaluate(20, greedy=greedy, seed=5) == scores, "restarted"
+        for policy, total in returns.items():
+            score = scores[policy]
+            assert score.mean_return == float(total.double().sum(1).mean())
+            assert score.standard_error == float(total.double().sum(1).std()) / 20**0.5
+            assert score.mean_steps == float(steps.double().mean())
+        seen.append(scores)
+        trainer.train(2)
+    assert seen[0] != seen[-1], "the weights must make a difference"
+
+
+def test_environments_are_kept_for_equal_arguments(tmp_path, monkeypatch):
+    """Two sets stay; other arguments or models get new ones."""
+    made, like = [], EnvWrapper.like
+    monkeypatch.setattr(EnvWrapper, "like", lambda *of, **given: made.append(given["seed"]) or like(*of, **given))
+    trainer = make_run("A2C", basedir=tmp_path)
+    for seed in (1, 2, 1, 2, 3, 2, 3, 1):
+        trainer.evaluate(4, seed=seed)
+        trainer.evaluate(4, seed=seed, greedy=False)
+    assert made == [1, 2, 3, 1]
+    assert len(trainer._evaluator._kept) == MAX_KEPT
+    trainer.evaluate(5, seed=1)
+    group = trainer.groups["shared"]
+    group.models = {"model": torch.nn.ModuleList([group.models["model"]])[0]}
+    trainer.evaluate(5, seed=1)
+    assert made == [1, 2, 3, 1, 1], "the same model"
+    group.models = {"model": Always(0.0, 1.0)}
+    assert trainer.evaluate(5, seed=1)["shared"].mean_steps > 0
+    assert made == [1, 2, 3, 1, 1, 1]
+    trainer.graceful_close()
+    assert trainer._evaluator._kept == {}
 
 
 # ------------------------------------------------------------------ episodes

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import math
+import os
 import shutil
 import time
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -36,7 +39,7 @@ from tests.training.builders import (
 )
 from warpdrive_min import EnvWrapper
 from warpdrive_min.dialect.layout import WarpDriveLayout
-from warpdrive_min.errors import CheckpointError, ConfigError, TrainingError
+from warpdrive_min.errors import CheckpointError, ConfigError, DiskFullError, TrainingError
 from warpdrive_min.training.build import BEST_SEED, derived_seed
 from warpdrive_min.training.loop import checkpoint
 from warpdrive_min.training.loop.evaluation import Score, evaluate
@@ -206,6 +209,57 @@ def test_best_return_is_what_its_weights_evaluate_to(name, tmp_path):
     seed = derived_seed(trainer.seed, BEST_SEED)
     scores = evaluate(trained.wrapper("cpu"), trained.models, trained.policies, n_episodes=4, seed=seed)
     assert scores["shared"].mean_return == trained.header.best_return
+
+
+@pytest.fixture
+def slow_writes(monkeypatch):
+    """Delay the end of each write, so that what does not wait is found out."""
+    put = checkpoint._rename_into_place
+    monkeypatch.setattr(checkpoint, "_rename_into_place", lambda *paths: (time.sleep(0.2), put(*paths)))
+
+
+@pytest.mark.parametrize("ends", ["train", "save", "load", "close", "error"])
+def test_last_checkpoint_is_awaited(ends, tmp_path, monkeypatch, slow_writes):
+    """Training, saving, loading, closing and errors wait; single iterations need not."""
+    trainer = make_run("A2C", basedir=tmp_path, model_params_save_freq=1)
+    folder = trainer.folder / "checkpoints"
+    trainer.train(1, wait=False)
+    assert not (folder / "checkpoint_000000001").exists()
+    if ends == "train":
+        trainer.train(1)
+    elif ends == "save":
+        trainer.save_checkpoint()
+    elif ends == "load":
+        trainer.load_checkpoint()
+    elif ends == "close":
+        trainer.graceful_close()
+    else:
+        monkeypatch.setattr(trainer, "iterate", lambda: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            trainer.train(1)
+    assert checkpoint.latest(folder).name == f"checkpoint_{1 + (ends == 'train'):09d}"
+
+
+@pytest.mark.parametrize("ends", ["train", "save", "wait", "close"])
+def test_full_disk_in_the_thread_reaches_the_caller(ends, tmp_path, monkeypatch):
+    """The error names the checkpoint; the trainer is closed all the same."""
+    trainer = make_run("A2C", basedir=tmp_path, model_params_save_freq=1)
+    trainer.train(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "copymode", Mock(side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))))
+        if ends != "train":
+            trainer.train(1, wait=False)
+        calls = {
+            "train": lambda: trainer.train(2),
+            "save": trainer.save_checkpoint,
+            "wait": trainer.wait_for_checkpoints,
+            "close": trainer.graceful_close,
+        }
+        with pytest.raises(DiskFullError, match="checkpoint_000000002: needs"):
+            calls[ends]()
+    trainer.graceful_close()
+    assert trainer._files._lock is None
+    assert checkpoint.latest(trainer.folder / "checkpoints").name == "checkpoint_000000001"
 
 
 @pytest.mark.parametrize("keeps_none", ["keep_best", "two learners"])

@@ -48,7 +48,8 @@ def evaluate(
         given: tuple[Any, ...] = (trained.policies, trained.layout, episodes, not sampled, seed)
         how = {"backend": chosen, "seed": seed, "greedy": not sampled}
         about = {**_about(trained), **how, **({} if member is None else {"member": member})}
-        scores = evaluation.evaluate(wrapper, trained.models, *given)
+        as_graph = trained.run_config.trainer.mode != "eager"
+        scores = evaluation.evaluate(wrapper, trained.models, *given, as_graph=as_graph)
     if is_whole:
         _print_members(trained, list(scores.values()), about, as_json)
         return

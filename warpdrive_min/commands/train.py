@@ -275,7 +275,7 @@ def _train(trainer: Trainer, plan: Plan, iterations: int | None, quiet: bool, ce
     with _signals(once=is_alone) as caught, ProgressLine(trainer.n_iterations, trainer.iteration, talks) as progress:
         is_stopped = False
         while trainer.iteration < last and not trainer.is_finished and not is_stopped:
-            row = trainer.train(1)
+            row = trainer.train(1, wait=False)
             if row:
                 progress.update(row)
             if certifier is not None:
@@ -285,6 +285,7 @@ def _train(trainer: Trainer, plan: Plan, iterations: int | None, quiet: bool, ce
                 is_stopped = trainer.world.agreed(bool(caught))
     if not trainer.is_finished:
         trainer.save_checkpoint()  # at the end of a run the trainer saves
+    trainer.wait_for_checkpoints()
     if certifier is not None:
         certifier.end()
     if talks:

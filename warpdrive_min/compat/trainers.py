@@ -207,9 +207,9 @@ class TrainerBase(trainer.Trainer):
 
     # -------------------------------------------------------------- weights
 
-    def save_checkpoint(self) -> Path | None:
+    def save_checkpoint(self, *, wait: bool = True) -> Path | None:
         """Write the full state of the run, and WarpDrive's weights; synchronises."""
-        path = super().save_checkpoint()
+        path = super().save_checkpoint(wait=wait)
         if path is not None:
             self._save_weights()
         return path

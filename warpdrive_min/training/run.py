@@ -90,6 +90,7 @@ class Run:
         self.has_reached_return = False
         """True if training stopped because policies reached ``trainer.stop_return``."""
         self._files = RunFolder(config, folder, self.world, is_shared=self.adds_to_folders)
+        self._writer = checkpoint.Writer()
         self._has_begun = False
 
     def _start_clock(self) -> None:
@@ -211,13 +212,18 @@ class Run:
     # -------------------------------------------------------------- checkpoints
 
     @own_defaults()
-    def save_checkpoint(self) -> Path | None:
+    def save_checkpoint(self, *, wait: bool = True) -> Path | None:
         """Save the run; return its path on the first rank; synchronises.
 
         If one policy learns, greedy episodes decide whether it is the best so far.
 
+        Args:
+            wait: Return when the checkpoint is on disk. False: a thread writes it, and the next save or
+                `wait_for_checkpoints` waits for it and raises its error.
+
         Raises:
             ConfigError: safetensors is not installed.
+            DiskFullError: There is no room for it, or was none for the one before.
             TrainingError: A number of the environments or the policies is not finite.
         """
         is_best = self._is_best()
@@ -225,8 +231,18 @@ class Run:
         if state is None:
             return None
         self._files.lock()
-        saving = self.config.saving
-        return checkpoint.save(self._files.checkpoints, *state, saving.keep_last, is_best)
+        path = self._writer.save(self._files.checkpoints, *state, self.config.saving.keep_last, is_best)
+        if wait:
+            self._writer.wait()
+        return path
+
+    def wait_for_checkpoints(self) -> None:
+        """Wait until the last checkpoint of this process is on disk.
+
+        Raises:
+            DiskFullError: There was no room for it.
+        """
+        self._writer.wait()
 
     def _is_best(self) -> bool:
         """Play greedy episodes; return True if no earlier checkpoint was better.
@@ -289,6 +305,7 @@ class Run:
         Raises:
             CheckpointError: It is damaged, or has another environment, other sizes or other models.
         """
+        self._writer.wait()
         found = self.world.agreed(checkpoint.find(path or self._files.checkpoints))
         saved, header = checkpoint.load(found)
         if weights_only:

@@ -112,10 +112,17 @@ class Trainer(Run):
     # -------------------------------------------------------------- the loop
 
     @own_defaults()
-    def train(self, n_iterations: int | None = None) -> Row:
+    def train(self, n_iterations: int | None = None, *, wait: bool = True) -> Row:
         """Train to the end or for some iterations; return the last row.
 
+        A thread writes the checkpoints meanwhile.
+
+        Args:
+            n_iterations: Number of iterations; None: all that remain.
+            wait: Return when the last checkpoint is on disk; see `save_checkpoint`.
+
         Raises:
+            DiskFullError: There was no room for a checkpoint.
             TrainingError: A loss or a gradient is not finite; names the policy and the iteration. Or the environment
                 gave a non-finite number or broke its contract. Nothing of that is saved.
         """
@@ -125,14 +132,18 @@ class Trainer(Run):
         last = min(self.n_iterations, self.iteration + n_iterations)
         row: Row = {}
         self._begin()
-        with ProgressLine(self.n_iterations, self.iteration, self._verbose) as progress:
-            while self.iteration < last and not self.has_reached_return:
-                self.iterate()
-                if self.is_due(self.config.saving.metrics_log_freq) or self.iteration == 1:
-                    row = self.log_metrics()  # the host waits only here and to save
-                    progress.update(row)
-                if self.is_due(self.config.saving.model_params_save_freq):
-                    self.save_checkpoint()
+        try:
+            with ProgressLine(self.n_iterations, self.iteration, self._verbose) as progress:
+                while self.iteration < last and not self.has_reached_return:
+                    self.iterate()
+                    if self.is_due(self.config.saving.metrics_log_freq) or self.iteration == 1:
+                        row = self.log_metrics()  # the host waits only here and to save
+                        progress.update(row)
+                    if self.is_due(self.config.saving.model_params_save_freq):
+                        self.save_checkpoint(wait=False)
+        finally:
+            if wait:
+                self.wait_for_checkpoints()
         return row
 
     def _begin(self) -> None:
@@ -302,6 +313,7 @@ class Trainer(Run):
         as_graph = choices.captures_graphs(config.trainer, wrapper, groups)
         self._collect: Captured = Captured(backend, self.collect, as_graph=as_graph)
         self._update: Captured = Captured(backend, self.update, as_graph=as_graph)
+        self._evaluator = evaluation.Evaluator(wrapper, self.policy_map, self.layout, as_graph=as_graph)
 
     def _rehearse(self) -> None:
         """Launch the Triton kernels of acting and learning, for `ahead.compiled`."""
@@ -317,16 +329,15 @@ class Trainer(Run):
     def evaluate(self, n_episodes: int = 100, *, greedy: bool = True, seed: int = 0) -> dict[str, evaluation.Score]:
         """Return each policy's score in separate whole episodes; synchronises.
 
-        For a population it is each member's score, by number.
+        For a population it is each member's score, by number. The environments of the last two calls stay, and play
+        again where the arguments are the same.
 
         Args:
             n_episodes: Episodes, one per environment; for each member of a population.
             greedy: Take the likeliest choice, or the mean; False: draw, without the noise of DDPG.
             seed: Seed of resets and draws.
         """
-        return evaluation.evaluate(
-            self.wrapper, self.acting_models, self.policy_map, self.layout, n_episodes, greedy, seed
-        )
+        return self._evaluator.scores(self.acting_models, n_episodes, greedy=greedy, seed=seed)
 
     @property
     def choices(self) -> dict[str, dict[str, Choice]]:
@@ -363,11 +374,19 @@ class Trainer(Run):
     keeping = renamed_attribute("keeping", "why_no_saved_passes")
 
     def graceful_close(self) -> None:
-        """Close the metric files and release the captured graphs."""
-        self._close_sinks()
-        self._files.close()
-        self._collect.release()
-        self._update.release()
+        """Wait for the checkpoints, close the files and release the captured graphs.
+
+        Raises:
+            DiskFullError: There was no room for the last checkpoint; the rest is done.
+        """
+        try:
+            self.wait_for_checkpoints()
+        finally:
+            self._close_sinks()
+            self._files.close()
+            self._evaluator.close()
+            self._collect.release()
+            self._update.release()
 
 
 def policy_map(

@@ -18,6 +18,7 @@ import os
 import platform
 import re
 import shutil
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, field
 from datetime import UTC, datetime
@@ -61,6 +62,7 @@ PACKAGES: Final = ("warpdrive-min", "torch", "numpy", "safetensors")
 MAX_COUNT: Final = 2**53
 """Maximum counter of a checkpoint, with room for a resumed run."""
 
+Tensors = dict[str, Tensor]
 Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
 Size = Annotated[int, Field(ge=1, le=MAX_SIZE)]
 Axis = Annotated[str, Field(pattern="^(first|last)$")]
@@ -165,15 +167,76 @@ def save(
         DiskFullError: The disk is full; existing checkpoints stay.
     """
     require_int("checkpoint.keep_last", keep_last, high=2**63 - 1)
-    folder = Path(folder)
-    target = folder / f"checkpoint_{header.iteration:09d}"
-    n_bytes = (1 + is_best) * sum(tensor.nbytes for tensor in tensors.values())
+    return _save(Path(folder), _copies(tensors), header, keep_last, is_best)
+
+
+class Writer:
+    """Thread that writes the checkpoints of one run, one after the other.
+
+    The process does not end before the thread does, unless it is killed. A fork of the process has no such thread.
+    """
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+
+    def save(self, folder: Path, tensors: Mapping[str, Tensor], header: Header, keep_last: int, is_best: bool) -> Path:
+        """Copy the tensors and start to write them, as `save`; synchronises.
+
+        Waits for the checkpoint before.
+
+        Returns:
+            Path of the checkpoint, which exists after `wait`.
+
+        Raises:
+            ConfigError: safetensors is not installed.
+            DiskFullError: There was no room for the checkpoint before; so for any error of `save`.
+        """
+        self.wait()
+        copies = _copies(tensors)
+
+        def write() -> None:
+            try:
+                _save(folder, copies, header, keep_last, is_best)
+            except BaseException as error:  # noqa: BLE001  (raised by `wait`)
+                self._error = error
+
+        self._thread = threading.Thread(target=write, name="checkpoints")
+        self._thread.start()
+        return _target(folder, header)
+
+    def wait(self) -> None:
+        """Wait until the last checkpoint is on disk.
+
+        Raises:
+            DiskFullError: There was no room for it; so for any error of `save`.
+        """
+        if self._thread is not None:
+            self._thread.join()  # returns at once in a fork
+        self._thread, error, self._error = None, self._error, None
+        if error is not None:
+            raise error
+
+
+def _target(folder: Path, header: Header) -> Path:
+    return folder / f"checkpoint_{header.iteration:09d}"
+
+
+def _copies(tensors: Mapping[str, Tensor]) -> Tensors:
+    """Return copies in host memory, of which none share storage; synchronises."""
+    _safetensors()  # an error now, not in a thread
+    return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
+
+
+def _save(folder: Path, copies: Tensors, header: Header, keep_last: int, is_best: bool) -> Path:
+    target = _target(folder, header)
+    n_bytes = (1 + is_best) * sum(tensor.nbytes for tensor in copies.values())
     with (
         explain_full_disk(target, n_bytes, f"make room and {next_step(folder.parent, folder.name)}"),
         _cleaned_up(folder),
     ):
         unfinished = _unfinished(target)
-        _write(unfinished, tensors, header)
+        _write(unfinished, copies, header)
         if is_best:
             # First, so that no kill leaves a checkpoint with a best return that `best` lacks.
             unfinished_best = _unfinished(folder / BEST)
@@ -321,9 +384,7 @@ def listed(names: Sequence[str]) -> str:
 # ------------------------------------------------------------------ the two files
 
 
-def _write(folder: Path, tensors: Mapping[str, Tensor], header: Header) -> None:
-    # Copies, because safetensors refuses shared storage; tensors of a GPU need one anyway.
-    copies = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
+def _write(folder: Path, copies: Tensors, header: Header) -> None:
     _safetensors().save_file(copies, folder / TENSORS)
     fields = {"schema": SCHEMA, **asdict(header), "sha256": _hash(folder / TENSORS)}
     text = json.dumps({**fields, HASH: _hash_of(fields)}, indent=1, allow_nan=False) + "\n"

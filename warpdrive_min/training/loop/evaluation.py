@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import torch
 
 from warpdrive_min.constants import DONE
 from warpdrive_min.env_wrapper import BorrowedEnvs, EnvWrapper
 from warpdrive_min.errors import require, require_int
+from warpdrive_min.graph import capture
 from warpdrive_min.sampler import CUDASampler
 from warpdrive_min.training.config import PolicyConfig
 from warpdrive_min.training.defaults import own_defaults
@@ -18,6 +20,9 @@ from warpdrive_min.training.loop.arrays import PolicyMap, SharedLayout
 from warpdrive_min.training.loop.metrics import check_return
 from warpdrive_min.training.loop.policies import PolicyGroup, action_samplers
 from warpdrive_min.training.models.parts import n_members_of
+
+MAX_KEPT: Final = 2
+"""Most sets of environments that an `Evaluator` keeps: those of metrics and of the best checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +53,7 @@ class EvaluationEnvs:
         layout: Layout of the agents in the arrays; None: `SharedLayout`.
         n_envs: Number of environments; if the wrapper's own are fewer, they play several rounds.
         seed: Seed of resets and draws.
+        as_graph: `play` captures a step as a CUDA graph, if the environments are new ones on a GPU.
     """
 
     def __init__(
@@ -58,10 +64,17 @@ class EvaluationEnvs:
         layout: SharedLayout | None = None,
         n_envs: int = 1,
         seed: int = 0,
+        *,
+        as_graph: bool = False,
     ) -> None:
         self._borrowed = None if wrapper.can_be_repeated else BorrowedEnvs(wrapper, seed)
         self.wrapper = wrapper if self._borrowed else wrapper.like(n_envs, seed=seed)
         self._n_envs, self._seed = n_envs, seed
+        self._as_graph = as_graph and self._borrowed is None and self.wrapper.backend.captures_graphs
+        self._graphs: dict[bool, Callable[[], None]] = {}
+        """Captured step; True: greedy."""
+        self._start: dict[str, torch.Tensor] = {}
+        """Arrays at the start of the first episode."""
         try:
             self._prepare(layout or SharedLayout(), models, policies)
         except BaseException:
@@ -82,9 +95,18 @@ class EvaluationEnvs:
             network = {"actor" if is_actor else "model": models[name]}
             self.groups[name] = PolicyGroup(name, PolicyConfig(), arrays, network)
         self.action_samplers = action_samplers(self.wrapper, sampler, list(self.groups.values()))
+        n_envs, device = self.wrapper.n_envs, self.wrapper.cuda_data_manager.device
+        self._is_over = torch.zeros(n_envs, device=device, dtype=torch.bool)
+        self._steps_over = torch.zeros(n_envs, device=device, dtype=torch.float32)
+        self._returns = {
+            name: torch.zeros(n_envs, group.arrays.n_agents, device=device, dtype=torch.float32)
+            for name, group in self.groups.items()
+        }
+        self._rewards = {name: torch.zeros_like(total) for name, total in self._returns.items()}
 
     def close(self) -> None:
-        """Restore the wrapper's own environments; enqueues."""
+        """Restore the wrapper's own environments, and release graphs; enqueues."""
+        self._graphs.clear()
         if self._borrowed is not None:
             self._borrowed.restore()
 
@@ -104,6 +126,9 @@ class EvaluationEnvs:
     def play(self, greedy: bool = True) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
         """Play one whole episode in each environment; enqueues.
 
+        In environments of their own a later call plays the same episodes again, with the weights of that time. On a
+        CPU it stops when all episodes are over. A graph's first two steps synchronise.
+
         Returns:
             Episode returns by policy, (n_envs, n_agents), and episode lengths, (n_envs,) float32.
         """
@@ -116,27 +141,111 @@ class EvaluationEnvs:
         return total, torch.cat(steps)[: self._n_envs]
 
     def _play(self, greedy: bool) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-        data = self.wrapper.cuda_data_manager
-        playing = torch.ones(self.wrapper.n_envs, device=data.device, dtype=torch.float32)
-        steps = torch.zeros_like(playing)
-        returns = {
-            name: torch.zeros(self.wrapper.n_envs, group.arrays.n_agents, device=data.device, dtype=torch.float32)
-            for name, group in self.groups.items()
-        }
-        rewards = {name: torch.zeros_like(total) for name, total in returns.items()}
-        for _ in range(self.wrapper.episode_length):
-            self.act(greedy)
-            self.wrapper.step()
-            steps += playing
-            for name, group in self.groups.items():
-                group.arrays.pick(group.arrays.rewards, rewards[name])
-                # `where`, not a product: rewards after the end may be NaN.
-                returns[name] += torch.where(playing[:, None] > 0, rewards[name], 0.0)
-            playing = playing * (data.tensor(DONE) == 0)
-        return returns, steps
+        if self._borrowed is None:
+            self._restart()
+        for tensor in (self._is_over, self._steps_over, *self._returns.values()):
+            tensor.zero_()
+        # Borrowed environments play later rounds, whose draws and states may depend on the steps of this one.
+        can_stop = self._borrowed is None and self._is_over.device.type == "cpu"
+        step = self._graphs.get(greedy) or functools.partial(self._step, greedy)
+        n_steps = 0
+        while n_steps < self.wrapper.episode_length and not (can_stop and bool(self._is_over.all())):
+            if n_steps == 1 and self._as_graph and greedy not in self._graphs:
+                step = self._graphs[greedy] = capture(self.wrapper.backend, step)
+            step()
+            n_steps += 1
+        return {name: total.clone() for name, total in self._returns.items()}, n_steps - self._steps_over
+
+    def _restart(self) -> None:
+        """Restore the environments, draws and attributes of the first episode; enqueues."""
+        data, attributes = self.wrapper.cuda_data_manager, vars(self.wrapper.env)
+        arrays = {name: data.tensor(name) for name in data.array_names()}
+        if not self._start:
+            self._start = {name: array.clone() for name, array in arrays.items()}
+            self._attributes = dict(attributes)
+            return
+        for name, array in arrays.items():
+            array.copy_(self._start[name])
+        attributes.clear()
+        attributes.update(self._attributes)
+
+    def _step(self, greedy: bool) -> None:
+        """Act, step and add the rewards of running episodes; enqueues."""
+        self.act(greedy)
+        self.wrapper.step()
+        self._steps_over.add_(self._is_over)
+        for name, group in self.groups.items():
+            rewards = self._rewards[name]
+            group.arrays.pick(group.arrays.rewards, rewards)
+            # Filled, not multiplied: rewards after the end may be NaN.
+            self._returns[name].add_(rewards.masked_fill_(self._is_over[:, None], 0.0))
+        torch.logical_or(self._is_over, self.wrapper.cuda_data_manager.tensor(DONE), out=self._is_over)
 
 
-@own_defaults()
+class Evaluator:
+    """Evaluation of policies, whose environments stay for later calls.
+
+    Episodes of equal arguments have the returns that new environments would give.
+
+    Args:
+        wrapper: Wrapper with the environment and backend to evaluate on.
+        policies: Agents of each policy.
+        layout: As of `EvaluationEnvs`.
+        as_graph: As of `EvaluationEnvs`.
+    """
+
+    def __init__(
+        self, wrapper: EnvWrapper, policies: PolicyMap, layout: SharedLayout | None = None, *, as_graph: bool = False
+    ) -> None:
+        self._wrapper, self._given, self._as_graph = wrapper, (policies, layout), as_graph
+        self._kept: dict[tuple[int, ...], EvaluationEnvs] = {}
+
+    @own_defaults()
+    def scores(
+        self, models: Mapping[str, Any], n_episodes: int = 100, *, greedy: bool = True, seed: int = 0
+    ) -> dict[str, Score]:
+        """Play whole episodes and return scores; see `evaluate`; synchronises.
+
+        Raises:
+            ConfigError: As of `evaluate`.
+            TrainingError: As of `evaluate`.
+        """
+        n_episodes = require_int("evaluate.n_episodes", n_episodes)
+        n_members = max(map(n_members_of, models.values()), default=0) or None
+        rule = "a population plays in environments of its own"
+        do = "give its wrapper an environment that can be made again from its config"
+        require(n_members is None or self._wrapper.can_be_repeated, "evaluate", rule, self._wrapper.name, do)
+        returns, steps = self._play(models, n_episodes * (n_members or 1), greedy, seed)
+        if n_members is not None:
+            (of_all,) = returns.values()
+            each = zip(of_all.cpu().split(n_episodes), steps.cpu().split(n_episodes), strict=True)
+            return {str(member): _score(*of_member) for member, of_member in enumerate(each)}
+        scores = {name: _score(total, steps) for name, total in returns.items()}
+        for name, score in scores.items():
+            check_return(name, score.mean_return)
+        return scores
+
+    def _play(
+        self, models: Mapping[str, Any], n_envs: int, greedy: bool, seed: int
+    ) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+        given = (self._wrapper, models, *self._given, n_envs, seed)
+        if not self._wrapper.can_be_repeated:
+            with EvaluationEnvs(*given) as envs:
+                return envs.play(greedy)
+        key = (n_envs, seed, *map(id, models.values()))
+        envs = self._kept.pop(key) if key in self._kept else EvaluationEnvs(*given, as_graph=self._as_graph)
+        self._kept[key] = envs  # the last one used is the last one in order
+        for old in list(self._kept)[:-MAX_KEPT]:
+            self._kept.pop(old).close()
+        return envs.play(greedy)
+
+    def close(self) -> None:
+        """Release all environments and graphs; a later call makes new ones."""
+        for envs in self._kept.values():
+            envs.close()
+        self._kept.clear()
+
+
 def evaluate(
     wrapper: EnvWrapper,
     models: Mapping[str, Any],
@@ -145,6 +254,8 @@ def evaluate(
     n_episodes: int = 100,
     greedy: bool = True,
     seed: int = 0,
+    *,
+    as_graph: bool = False,
 ) -> dict[str, Score]:
     """Play whole episodes, one per environment, and return scores; synchronises.
 
@@ -159,26 +270,17 @@ def evaluate(
         n_episodes: Number of episodes; for each member of a population.
         greedy: Take the likeliest choice, or the mean.
         seed: Seed of resets and draws.
+        as_graph: As of `EvaluationEnvs`; the models must not wait for the GPU.
 
     Raises:
         ConfigError: ``n_episodes`` is below 1, or a population's wrapper cannot create environments like its own.
         TrainingError: A return is not finite; not for a population.
     """
-    n_episodes = require_int("evaluate.n_episodes", n_episodes)
-    n_members = max(map(n_members_of, models.values()), default=0) or None
-    rule = "a population plays in environments of its own"
-    do = "give its wrapper an environment that can be made again from its config"
-    require(n_members is None or wrapper.can_be_repeated, "evaluate", rule, wrapper.name, do)
-    with EvaluationEnvs(wrapper, models, policies, layout, n_episodes * (n_members or 1), seed) as envs:
-        returns, steps = envs.play(greedy)
-    if n_members is not None:
-        (of_all,) = returns.values()
-        each = zip(of_all.cpu().split(n_episodes), steps.cpu().split(n_episodes), strict=True)
-        return {str(member): _score(*of_member) for member, of_member in enumerate(each)}
-    scores = {name: _score(total, steps) for name, total in returns.items()}
-    for name, score in scores.items():
-        check_return(name, score.mean_return)
-    return scores
+    evaluator = Evaluator(wrapper, policies, layout, as_graph=as_graph)
+    try:
+        return evaluator.scores(models, n_episodes, greedy=greedy, seed=seed)
+    finally:
+        evaluator.close()
 
 
 def _score(returns: torch.Tensor, steps: torch.Tensor) -> Score:

@@ -544,7 +544,7 @@ def replay_config(certificate: Certificate, backend: str, folder: str = os.devnu
 class ReplayTrainer(Trainer):
     """Trainer that writes no files."""
 
-    def save_checkpoint(self) -> None:
+    def save_checkpoint(self, *, wait: bool = True) -> None:
         """Save nothing."""
 
     def _open_sinks(self) -> list[Sink]:
