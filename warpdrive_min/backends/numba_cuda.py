@@ -198,12 +198,12 @@ def compiled(kernel: Any, types: tuple[Any, ...], exact: bool) -> Any:
     from numba import cuda  # noqa: PLC0415  (optional)
 
     from warpdrive_min.backends.numba_cache import kernel_cache  # noqa: PLC0415  (needs Numba)
-    from warpdrive_min.kernels.core_numba import contraction_off, no_listing  # noqa: PLC0415
+    from warpdrive_min.kernels.core_numba import contraction_off  # noqa: PLC0415
 
     capability = cuda.get_current_device().compute_capability
     if (cache := kernel_cache(kernel, types, tuple(capability), exact)) is not None:
         kernel._cache = cache  # noqa: SLF001  (there is no public way)
-    with no_listing(), no_collection(), contraction_off() if exact else contextlib.nullcontext():
+    with no_collection(), contraction_off() if exact else contextlib.nullcontext():
         kernel.compile(types)
     kernel.disable_compile()
     kernel._specialized = True  # noqa: SLF001

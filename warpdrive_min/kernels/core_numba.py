@@ -509,20 +509,3 @@ def contraction_off() -> Iterator[None]:
         mock.patch.object(driver, "_Linker", link_ptx),
     ):
         yield
-
-
-@contextlib.contextmanager
-def no_listing() -> Iterator[None]:
-    """Compile kernels in this context without unused PTX; not thread-safe.
-
-    numba-cuda compiles each kernel to PTX, searches it for library functions to link, and then compiles it to LTO-IR.
-    LLVM's text has the same names. Does nothing with Numba's own memory management, whose search needs PTX.
-    """
-    from numba.cuda.codegen import CUDACodeLibrary  # not in the simulator
-    from numba.cuda.descriptor import cuda_target
-
-    if cuda_target.target_context.enable_nrt:
-        yield
-        return
-    with mock.patch.object(CUDACodeLibrary, "get_asm_str", lambda self, cc=None: self.get_llvm_str()):
-        yield
