@@ -459,7 +459,14 @@ def test_ranks_end_with_the_process_that_launched_them(tmp_path):
     assert time.monotonic() - began < 10
 
 
-@pytest.mark.parametrize("number", [number for number in SIGNALS if number != signal.SIGINT])
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(number, marks=[] if number == signal.SIGTERM else [pytest.mark.nightly])
+        for number in SIGNALS
+        if number != signal.SIGINT
+    ],
+)
 def test_ranks_are_stopped_together(number, tmp_path):
     """A signal stops all ranks, which save; one line is printed.
 

@@ -59,6 +59,8 @@ BY_CPU = [(name, {}) for name, _ in ALGORITHMS if name != "DDPG"]
 BY_CPU += [("PPO", {"shared": False, "activation": "relu"}), ("PPO, continuous", {"learn_log_std": False})]
 ON_GPU = [*ALGORITHMS[:3], ("PPO, normalised members", {}), ("PPO, members of several agents", {})]
 """The others are nightly on a GPU: each compiles for seconds."""
+SLOW = ("PPO, members", "PPO, members of several agents")
+"""Nightly in Triton's interpreter."""
 IN_ONE_PASS = {"A2C", "PPO", "two policies", *POPULATIONS} - {"PPO, continuous members"}
 """Small networks of discrete actions, with no stored outputs before gradients."""
 GATHERED = {"PPO, normalised members", "PPO, continuous members"}
@@ -79,7 +81,7 @@ def interpreted(monkeypatch):
 @pytest.mark.parametrize(
     ("way", "name", "model"),
     [
-        *(("Triton", *case) for case in BY_TRITON),
+        *(pytest.param("Triton", *case, marks=[pytest.mark.nightly] if case[0] in SLOW else []) for case in BY_TRITON),
         *(("C++", *case) for case in BY_CPU),
         *(
             pytest.param("GPU", *case, marks=[pytest.mark.gpu, *([] if case in ON_GPU else [pytest.mark.nightly])])
