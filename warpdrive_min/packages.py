@@ -1,8 +1,9 @@
-"""Import of optional packages."""
+"""Optional packages, and classes named by path."""
 
 from __future__ import annotations
 
 import importlib
+import os
 from typing import Any
 
 from warpdrive_min.errors import ConfigError
@@ -20,3 +21,8 @@ def optional_package(module: str, who: str, install: str, name: str = "") -> Any
         return importlib.import_module(module)
     except ImportError as error:
         raise ConfigError.of(who, f"needs the package {name or module.partition('.')[0]}", error, install) from error
+
+
+def is_class_path(name: str) -> bool:
+    """True if a name is an existing path or ``module:Class``."""
+    return ":" in name or os.path.exists(name)

@@ -154,9 +154,11 @@ def load_class(target: str, name: str | None = None) -> type[CUDAEnvironmentCont
         and each not in (Environment, CUDAEnvironmentContext)
     }
     require(name or classes, who, f"{target} must have a class derived from Environment (got none)", do="add one")
-    rule = f"{target} must have one environment, or be followed by its name (got {known(classes)})"
-    require(name or len(classes) == 1, who, rule, do="give one as module:Class")
-    name = name or next(iter(classes))
+    own = [each for each, cls in classes.items() if f"{cls.__module__}.".startswith(f"{module.__name__}.")]
+    choices = own or list(classes)  # others are imported, such as a base class
+    rule = f"{target} must have one environment, or be followed by its name (got {known(choices)})"
+    require(name or len(choices) == 1, who, rule, do="give one as module:Class")
+    name = name or choices[0]
     rule = f"{target} has no environment {name!r} (known: {known(classes)})"
     require(name in classes, who, rule, do="give one of these")
     return classes[name]

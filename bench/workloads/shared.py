@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from warpdrive_min import BACKENDS
+from warpdrive_min.packages import is_class_path
 
 from ..core.point import ON_CPU, PLAIN, Mode, Point, Preset
 
@@ -114,7 +115,7 @@ def run_config_file(env: str, name: str) -> Path:
 def is_outside(name: str) -> bool:
     """True if a name is ``module:Class`` or a path, optionally with config."""
     target = name.partition("{")[0]
-    if ":" not in target and not os.path.exists(target):
+    if not is_class_path(target):
         return False
     from warpdrive_min.envs import ENVS
 

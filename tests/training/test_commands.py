@@ -198,6 +198,101 @@ def test_train_takes_a_file_and_finds_its_environment(tmp_path):
     assert list(load_policies(tmp_path / "default" / "experiment" / "r").models) == ["mine"]
 
 
+def _outside(folder: Path) -> None:
+    """Write an environment outside `envs/`, a module with a run config next to it."""
+    (folder / "dim_pole.py").write_text(
+        "from warpdrive_min.envs import CartPole as _CartPole\n\n"
+        "class DimPole(_CartPole):\n"
+        "    name = 'DimPole'\n\n"
+        "    def __init__(self, **config):\n"
+        "        if config.pop('breaks', False):\n"
+        "            raise RuntimeError('no pole')\n"
+        "        super().__init__(**config)\n"
+    )
+    (folder / "run_config.yaml").write_text(run_config_path("cartpole").read_text().replace("single_cartpole", "dim"))
+
+
+@pytest.mark.parametrize("target", ["dim_pole.py", "dim_pole:DimPole"])
+def test_train_takes_an_environment_by_path_or_class(target, tmp_path, monkeypatch):
+    """It uses the run config next to the class; every printed command works."""
+    _outside(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "dim_pole", raising=False)
+    over = settings(TINY)
+    result = run("train", "-e", target, "--backend", "cpu", "--results-dir", "r", *over)
+    assert result.exit_code == 0, result.output
+    assert f"{target}: backend cpu, 8 environments, 10 iterations of 64 env steps" in result.output
+    folder = Path("runs", "dim", "experiments", "r")
+    assert f"run folder: {folder}" in result.output
+    told = [line.split(":", 1)[1] for line in result.output.splitlines() if line.startswith("  ")]
+    assert len(told) == 3
+    for command in told:
+        words = shlex.split(command)[3:]
+        more = ["--steps", "2"] if "render" in words else []
+        result = run(*(word.replace("MORE", "40").replace(".html", ".npz") for word in words), *more)
+        assert result.exit_code == 0, result.output
+    for words in (
+        ["evaluate", folder],
+        ["train", "--resume", folder],
+        ["render", "--policy", folder, "--out", "e.npz"],
+    ):
+        result = run(*words)
+        assert result.exit_code == 1
+        assert "unknown environment (got 'DimPole')" in result.output
+        assert "give another one with -e, as a path or module:Class" in result.output
+
+
+def test_names_in_files_import_no_class(tmp_path, monkeypatch):
+    """A run config names shipped environments only; its module would run here."""
+    _outside(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "mine.yaml"
+    file.write_text(run_config_path("cartpole").read_text().replace("single_cartpole", "dim_pole.py"))
+    monkeypatch.delitem(sys.modules, "dim_pole", raising=False)
+    result = run("train", "--config", file)
+    assert result.exit_code == 1
+    assert "train.config: unknown environment (got 'dim_pole.py')" in result.output
+    assert "dim_pole" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["dim_pole.py", "--certify"],
+            "train.certify: is for an environment that `verify` knows by name (got 'dim_pole",
+        ),
+        (["dim_pole.py", "--set", "env.breaks=true"], "dim_pole.py must accept the arguments {'episode_length': 500, "),
+        (["dim_pole:Pole"], "dim_pole:Pole has no environment 'Pole' (known: CartPole, DimPole)"),
+        (["missing.py:Pole"], "environment: "),
+        (["empty"], "must be a package (got a folder without __init__.py)"),
+    ],
+)
+def test_train_refuses_other_environments_in_a_line(arguments, message, tmp_path, monkeypatch):
+    """A missing class, a failing constructor, and certificates nobody could verify."""
+    _outside(tmp_path)
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "dim_pole", raising=False)
+    result = run("train", "--backend", "cpu", "-e", *arguments)
+    assert result.exit_code == 1, result.output
+    assert message in result.output
+    assert not Path("runs").exists()
+
+
+def test_train_without_a_run_config_asks_for_one(tmp_path, monkeypatch):
+    """The message names the expected file and the option."""
+    _outside(tmp_path)
+    Path(tmp_path, "run_config.yaml").unlink()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "dim_pole", raising=False)
+    result = run("train", "-e", "dim_pole.py")
+    assert result.exit_code == 1
+    assert f"has no run config {tmp_path / 'run_config.yaml'}; give one with --config FILE" in result.output
+
+
 def test_train_starts_a_process_for_each_gpu(tmp_path, monkeypatch):
     """`train` starts one process per GPU, in one named folder."""
     started = []
@@ -291,7 +386,7 @@ def test_train_keeps_what_a_resumed_run_is_of(trained):
     folder, _ = trained
     for more, message in (
         (["--seed", "4"], "a resumed run keeps its seed (got 4)"),
-        (["-e", "acrobot"], "was trained in cartpole (got 'acrobot')"),
+        (["-e", "acrobot"], "was trained in CartPole (got 'acrobot')"),
         (["--set", "trainer.num_envs=4"], "must be of this run's environment and sizes"),
     ):
         result = run("train", "--resume", folder, *more)

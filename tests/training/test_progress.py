@@ -55,6 +55,19 @@ def test_progress_before_the_first_iteration_knows_no_time():
     assert "unknown time left" in shown([row(0)], is_terminal=False)
 
 
+def test_progress_of_many_rows_is_about_twenty_lines():
+    """It prints the first row, rows at equal distances, and the last one.
+
+    The last one is also that of a run that stopped early.
+    """
+    rows = [row(iteration) for iteration in range(1, 30)]
+    got = shown(rows, is_terminal=False, seconds=range(30)).splitlines()
+    printed = [int(line.split()[1].partition("/")[0]) for line in got]
+    assert printed == [*range(1, 30, 2)]
+    got = shown(rows[:-1], is_terminal=False, seconds=range(30)).splitlines()
+    assert [int(line.split()[1].partition("/")[0]) for line in got] == [*range(1, 29, 2), 28]
+
+
 def test_progress_in_a_terminal_is_a_bar():
     """In a terminal, a bar shows the last row.
 

@@ -16,7 +16,9 @@ import typer
 from warpdrive_min.backends import BACKENDS
 from warpdrive_min.backends.numba_cuda import simulated
 from warpdrive_min.environment import Environment, supports
-from warpdrive_min.errors import BackendUnavailable, WarpDriveError, known, require
+from warpdrive_min.errors import BackendUnavailable, ConfigError, WarpDriveError, known, require
+from warpdrive_min.packages import is_class_path
+from warpdrive_min.registrar import load_class
 from warpdrive_min.terminal import Console, OutputError, echo, error_line
 
 PREFERRED: Final = ("pycuda", "numba", "host", "cpu")
@@ -52,27 +54,75 @@ def environment_name(name: str, who: str) -> str:
     table = environments()
     by_class = {cls.name: each for each, cls in table.items()}
     found = by_class.get(name, name.removeprefix(PREFIX))
-    require(found in table, who, "unknown environment", name, f"known are {known(table)}")
+    do = f"known are {known(table)}; give another one with -e, as a path or module:Class"
+    require(found in table, who, "unknown environment", name, do)
     return found
+
+
+def given_environment(name: str, who: str) -> str:
+    """Return an environment's name from the command line, once its class is found.
+
+    It is a name as for `environment_name`, which it returns as a key; or a path or ``module:Class`` as for
+    `load_class`, which stays. Names in files are for `environment_name` alone, as a class's module runs here.
+
+    Raises:
+        ConfigError: The environment or its class does not exist.
+    """
+    if name in environments() or not is_class_path(name):
+        return environment_name(name, who)
+    environment_class(name)
+    return name
+
+
+def played_environment(given: str | None, trained_in: str, who: str) -> str:
+    """Return the environment's name: as given, else that of a checkpoint.
+
+    Raises:
+        ConfigError: The environment or its class does not exist.
+    """
+    return environment_name(trained_in, who) if given is None else given_environment(given, who)
+
+
+def environment_class(name: str) -> type[Environment]:
+    """Return the class of a name that `environment_name` or `given_environment` gave.
+
+    Raises:
+        ConfigError: The class does not exist.
+    """
+    cls: Any = environments().get(name) or load_class(name)
+    return cls  # type: ignore[no-any-return]
 
 
 def make_environment(name: str, config: Mapping[str, Any], who: str) -> Environment:
     """Make an environment by name.
 
     Raises:
-        ConfigError: A key of the config is unknown, or a value breaks a rule.
+        ConfigError: A key of the config is unknown, a value breaks a rule, or the constructor failed.
     """
-    cls: Any = environments()[name]
-    keys = type(cls().config).model_fields
-    for key in config:
-        require(key in keys, who, f"{key!r} is not a key of {name}", do=f"keys of {name} are {known(keys)}")
-    environment: Environment = cls(**config)
+    cls: Any = environment_class(name)
+    if name in environments():
+        keys = type(cls().config).model_fields
+        for key in config:
+            require(key in keys, who, f"{key!r} is not a key of {name}", do=f"keys of {name} are {known(keys)}")
+    try:
+        environment: Environment = cls(**config)
+    except WarpDriveError:
+        raise
+    except Exception as error:  # a constructor from outside may raise anything
+        rule, do = f"{name} must accept the arguments {dict(config)}", "set them with `env` of the run config"
+        raise ConfigError.of(who, rule, f"{type(error).__name__}: {error}", do) from error
     return environment
 
 
 def run_config_path(name: str) -> Path:
-    """Return the path of an environment's own run config."""
-    return Path(inspect.getfile(environments()[name])).with_name("run_config.yaml")
+    """Return the path of an environment's own run config, next to its class.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    path = Path(inspect.getfile(environment_class(name))).with_name("run_config.yaml")
+    require(path.is_file(), "train.config", f"{name} has no run config {path}", do="give one with --config FILE")
+    return path
 
 
 # ------------------------------------------------------------------ settings

@@ -11,15 +11,18 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from warpdrive_min.commands.environments import Backend, console, environments, first_available, report_errors, say
-from warpdrive_min.terminal import echo
-from warpdrive_min.training.loop import evaluation
-from warpdrive_min.training.record.trained import (
-    TrainedPolicies,
-    load_policies,
-    load_population,
-    population_size,
+from warpdrive_min.commands.environments import (
+    Backend,
+    console,
+    first_available,
+    make_environment,
+    played_environment,
+    report_errors,
+    say,
 )
+from warpdrive_min.terminal import echo
+from warpdrive_min.training.loop import checkpoint, evaluation
+from warpdrive_min.training.record.trained import TrainedPolicies, find_policies, load_policies, load_population
 
 
 def evaluate(
@@ -29,6 +32,10 @@ def evaluate(
     episodes: Annotated[
         int, typer.Option(min=1, max=2**31 - 1, help="Number of episodes, each in its own environment.")
     ] = 100,
+    env: Annotated[
+        str | None,
+        typer.Option("--env", "-e", help="Environment, as path or module:Class; by default the checkpoint's, by name."),
+    ] = None,
     backend: Backend = None,
     seed: Annotated[int, typer.Option(min=0, max=2**64 - 1, help="Seed of initial states and sampled actions.")] = 0,
     member: Annotated[int | None, typer.Option(min=0, help="Evaluate only this member of a population.")] = None,
@@ -40,9 +47,11 @@ def evaluate(
     Exits with 1 on failure. In a population each member plays this number of episodes, and the best one is printed.
     """
     with report_errors():
-        environments()  # adds them to the registrar
-        is_whole = member is None and population_size(path) is not None
-        trained = load_population(path) if is_whole else load_policies(path, member=member)
+        _, header = checkpoint.load(find_policies(path))
+        name = played_environment(env, header.environment["name"], "evaluate.env")
+        made = make_environment(name, header.config.env, "evaluate.env")
+        is_whole = member is None and header.config.population.size is not None
+        trained = load_population(path, made) if is_whole else load_policies(path, made, member)
         chosen = backend or first_available(trained.env, "evaluate")
         wrapper = trained.wrapper(chosen)
         given: tuple[Any, ...] = (trained.policies, trained.layout, episodes, not sampled, seed)

@@ -35,6 +35,7 @@ def new_env(
     echo(f"  {inside}pytest {name}")
     echo(f"  {inside}python -m warpdrive_min validate {name}")
     echo(f"  {inside}python -m bench run --env {name}")
+    echo(f"  {inside}python -m warpdrive_min train -e {name}")
 
 
 def write_starter(name: str, folder: Path) -> Path:

@@ -13,10 +13,11 @@ from rich.progress import Progress
 from warpdrive_min.commands.environments import (
     Backend,
     console,
-    environment_name,
     environments,
     first_available,
+    given_environment,
     make_environment,
+    played_environment,
     read_settings,
     report_errors,
     say,
@@ -37,7 +38,10 @@ RECORD: Final = ".npz"
 
 def render(
     out: Annotated[Path, typer.Option(help=f"File; its suffix is the format: {', '.join([*FORMATS, RECORD])}.")],
-    env: Annotated[str | None, typer.Argument(help="Environment; default: that of the checkpoint.")] = None,
+    env: Annotated[
+        str | None,
+        typer.Argument(help="Environment: name, path or module:Class; default: that of the checkpoint, by name."),
+    ] = None,
     policy: Annotated[
         str,
         typer.Option(help=f"Policy: {', '.join(POLICIES)}, or the path of a checkpoint or run (its best checkpoint)."),
@@ -64,7 +68,6 @@ def render(
         if out.suffix != RECORD:
             require_format(out, RECORD)
         name, settings, found = _environment(policy, env, sampled, member)
-        name = environment_name(name, "render.env")
         given = read_settings(config or [], "render.config")
         made = make_environment(name, {**settings, **given}, "render.config")
         chosen = backend or first_available(made, "render")
@@ -104,9 +107,10 @@ def _environment(
             require(
                 not is_given, f"render.{option}", "is for a trained policy, not a named one", policy, "leave it out"
             )
-        return env, {}, None
+        return given_environment(env, "render.env"), {}, None
     do = f"known are {known(POLICIES)}, and paths of checkpoints and runs"
     require(Path(policy).exists(), "render.policy", "unknown policy", policy, do)
     found = find_policies(policy)
     _, header = checkpoint.load(found)
-    return env or header.environment["name"], header.config.env, found
+    name = played_environment(env, header.environment["name"], "render.env")
+    return name, header.config.env, found

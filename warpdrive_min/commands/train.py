@@ -21,9 +21,11 @@ from warpdrive_min.backends import cache
 from warpdrive_min.commands.environments import (
     PREFERRED,
     console,
+    environment_class,
     environment_name,
     environments,
     first_available,
+    given_environment,
     make_environment,
     read_settings,
     report_errors,
@@ -55,7 +57,12 @@ PROGRAM: Final = "python -m warpdrive_min"
 
 def train(
     env: Annotated[
-        str | None, typer.Option("--env", "-e", help="Environment; uses its own run config unless --config is given.")
+        str | None,
+        typer.Option(
+            "--env",
+            "-e",
+            help="Environment: name, path or module:Class; uses its own run config unless --config is given.",
+        ),
     ] = None,
     config: Annotated[Path | None, typer.Option(help="Run config, a YAML file.")] = None,
     settings: Annotated[
@@ -113,7 +120,7 @@ def train(
     Exits with 1 on failure; if a signal stopped it, with 128 + its number, as a shell does.
     """
     if env is None and config is None and resume in (None, LATEST):
-        raise typer.BadParameter(f"one of -e NAME, --config FILE and --resume PATH must say what to train ({_known()})")
+        raise typer.BadParameter(f"one of -e ENV, --config FILE and --resume PATH must say what to train ({_known()})")
     if not quiet:
         cache.report_with = say
     if backend not in ("host", "cpu"):
@@ -128,6 +135,8 @@ def train(
         rule, do = "needs a training run of one process", "leave --certify out"
         is_one = run.trainer.num_gpus == 1 and not is_rank() and not (auto_scale or explain)
         require(is_one or not certify, "train.certify", rule, do=do)
+        rule, do = "is for an environment that `verify` knows by name", "leave --certify out, or certify it in Python"
+        require(plan.env_name in environments() or not certify, "train.certify", rule, plan.env_name, do)
 
         def make_wrapper(num_envs: int) -> EnvWrapper:
             fresh = make_environment(plan.env_name, run.env, "train")
@@ -179,7 +188,7 @@ class Plan:
     """Resolved arguments of the command."""
 
     env_name: str
-    """Key in the table of environments."""
+    """Key in the table of environments, or the path or ``module:Class`` that was given."""
     run_config: RunConfig
     checkpoint: Path | None
     """Checkpoint to resume from."""
@@ -191,6 +200,15 @@ class Plan:
         """Folder of the run to resume; None without a checkpoint."""
         return None if self.checkpoint is None else self.checkpoint.parent.parent
 
+    @property
+    def env_option(self) -> str:
+        """Option that names an environment which a run's folder does not."""
+        return "" if self.env_name in environments() else f" -e {shlex.quote(self.env_name)}"
+
+    def resume(self, folder: Path) -> str:
+        """Return the command that continues a run."""
+        return f"{PROGRAM} train --resume {shlex.quote(str(folder))}{self.env_option}"
+
 
 def _given(settings: list[str], seed: int | None, n_gpus: int | None, population: int | None) -> dict[str, Any]:
     """Return the command line's overrides of the run config, by dotted key."""
@@ -201,7 +219,7 @@ def _given(settings: list[str], seed: int | None, n_gpus: int | None, population
 def _plan(
     env: str | None, config: Path | None, given: Mapping[str, Any], resume: str | None, results_dir: str | None
 ) -> Plan:
-    name = None if env is None else environment_name(env, "train.env")
+    name = None if env is None else given_environment(env, "train.env")
     found = None if resume in (None, LATEST) else find_checkpoint(resume)
     if config is not None:
         run = RunConfig.load(config)
@@ -214,15 +232,17 @@ def _plan(
     seed = given.get("trainer.seed")
     require(seed is None, "train.seed", "a resumed run keeps its seed", seed, "leave it out")
     _, header = checkpoint.load(found)
-    trained_in = environment_name(header.environment["name"], "train.resume")
-    rule = f"{found} was trained in {trained_in}"
-    require(name in (None, trained_in), "train.resume", rule, name, "leave -e out", CheckpointError)
+    trained_in = header.environment["name"]
+    if name is None:
+        name = environment_name(trained_in, "train.resume")
+    rule, do = f"{found} was trained in {trained_in}", "give that environment"
+    require(environment_class(name).name == trained_in, "train.resume", rule, name, do, CheckpointError)
     if config is None:
         run = header.config
     else:  # keep the run's backend: the file's may not run here
         given = {"trainer.env_backend": header.config.trainer.env_backend, **given}
     folder = str(found.parent.parent.resolve()) if found.parent.name == checkpoint.FOLDER else None
-    return Plan(trained_in, _with(run, given), found, results_dir if resume != LATEST and results_dir else folder)
+    return Plan(name, _with(run, given), found, results_dir if resume != LATEST and results_dir else folder)
 
 
 def _with(run: RunConfig, given: Mapping[str, Any]) -> RunConfig:
@@ -289,7 +309,7 @@ def _train(trainer: Trainer, plan: Plan, iterations: int | None, quiet: bool, ce
     if certifier is not None:
         certifier.end()
     if talks:
-        _say_end(trainer, is_stopped)
+        _say_end(trainer, plan, is_stopped)
         if certifier is not None:
             _say_certificate(certifier)
     elif trainer.world.is_first:
@@ -301,13 +321,9 @@ def _saved(folder: Path, plan: Plan) -> str:
     """Return the last checkpoint in a run's folder, and the resume command."""
     last = checkpoint.latest(folder / checkpoint.FOLDER)
     if last is not None:
-        return f"last checkpoint: {last}; resume with `{_resume(folder)}`"
+        return f"last checkpoint: {last}; resume with `{plan.resume(folder)}`"
     is_taken = plan.folder is not None and folder.is_dir() and any(folder.iterdir())
     return f"nothing was saved; {checkpoint.next_step(folder)}" if is_taken else NOTHING_SAVED
-
-
-def _resume(folder: Path) -> str:
-    return f"{PROGRAM} train --resume {shlex.quote(str(folder))}"
 
 
 @contextlib.contextmanager
@@ -347,7 +363,7 @@ def _say_start(trainer: Trainer, plan: Plan) -> None:
     say(f"run folder: {trainer.folder}")
 
 
-def _say_end(trainer: Trainer, is_stopped: bool) -> None:
+def _say_end(trainer: Trainer, plan: Plan, is_stopped: bool) -> None:
     why = "stopped" if is_stopped else "target return reached" if trainer.has_reached_return else "finished"
     folder = shlex.quote(str(trainer.folder))
     if isinstance(trainer, PopulationTrainer):
@@ -359,10 +375,11 @@ def _say_end(trainer: Trainer, is_stopped: bool) -> None:
     say(f"{why} after {done}; checkpoint saved")
     if is_stopped:
         return  # the stop message shows the resume command
-    say(f"  evaluate: {PROGRAM} evaluate {folder}")
-    say(f"  render:   {PROGRAM} render --policy {folder} --out episode.html")
+    env = plan.env_option.removeprefix(" -e")
+    say(f"  evaluate: {PROGRAM} evaluate {folder}{plan.env_option}")
+    say(f"  render:   {PROGRAM} render{env} --policy {folder} --out episode.html")
     more = "" if trainer.iteration < trainer.n_iterations else " --set trainer.num_episodes=MORE"
-    say(f"  resume:   {_resume(trainer.folder)}{more}")
+    say(f"  resume:   {plan.resume(trainer.folder)}{more}")
 
 
 def _say_certificate(certifier: Certifier) -> None:

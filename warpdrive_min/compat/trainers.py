@@ -50,6 +50,8 @@ KINDS: Final = {
 """Built-in model of each part of a policy."""
 FILE: Final = re.compile(r"_(\d+)\.state_dict$")
 """Suffix of a weights file, with its timestep."""
+BASEDIR: Final = "/tmp"
+"""Folder of all runs in WarpDrive's default config."""
 CLIP_PARAM: Final = 0.01
 """WarpDrive's default of ``clip_param``, the only one that differs from ours."""
 NOT_CALLED: Final = (
@@ -436,7 +438,7 @@ def run_config(given: Mapping[str, Any]) -> RunConfig:
             a centralised critic, or running normalisation.
     """
     config = _known_keys(copy.deepcopy(dict(given)), RunConfig, "")
-    saving = {"sinks": [], **(config.get("saving") or {})}
+    saving = {"sinks": [], "basedir": BASEDIR, **(config.get("saving") or {})}
     if saving.pop("use_wandb", False):
         saving["sinks"] = [*saving["sinks"], "wandb"]
     config["saving"] = _known_keys(saving, SavingConfig, "saving.")

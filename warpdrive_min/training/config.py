@@ -500,7 +500,7 @@ class SavingConfig(_Section):
     """Iterations between lines of metrics."""
     model_params_save_freq: Count = 1_000
     """Iterations between checkpoints."""
-    basedir: Name = "/tmp"
+    basedir: Name = "runs"
     """Folder of all runs."""
     name: InnerFolder = "default"
     """Folder in ``basedir``, for runs of one kind."""

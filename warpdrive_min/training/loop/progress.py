@@ -15,14 +15,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from warpdrive_min import terminal
 from warpdrive_min.training.loop.metrics import EPISODIC_RETURN, STEPS_PER_S, Row
 
+LINES: Final = 20
+"""Printed lines of a run, about."""
 A_CENTURY_S: Final = 100 * 365.25 * 24 * 3600
 
 
 class ProgressLine:
     """Progress display: iterations, speed, each policy's mean return and time left.
 
-    Use it in a ``with`` statement. In a terminal it is a bar that each `update` redraws; elsewhere, as in the log of a
-    job, each `update` prints a line.
+    Use it in a ``with`` statement. In a terminal it is a bar that each `update` redraws. Elsewhere, as in the log of a
+    job, it prints about `LINES` lines: the first row, the last one, and others at equal distances.
 
     Args:
         n_iterations: Iterations at the end of the run.
@@ -43,6 +45,10 @@ class ProgressLine:
         self._n_iterations, self._start, self._verbose = n_iterations, start, verbose
         self._console, self._clock = console or terminal.Console(), clock
         self._started_s = clock()
+        self._next = start
+        """Iteration from which a row is printed."""
+        self._unprinted = ""
+        """Line of the latest row, if it was not printed."""
         self._bar = Progress(
             BarColumn(),
             MofNCompleteColumn(),
@@ -60,6 +66,7 @@ class ProgressLine:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._bar.stop()
+        self._print(self._unprinted)
 
     def update(self, row: Row) -> None:
         """Display a row of metrics."""
@@ -75,9 +82,15 @@ class ProgressLine:
         parts.append(f"{self._left(iteration)} left")
         text = "  ".join(parts)
         self._bar.update(self._task, completed=iteration, description=text)
-        if self._verbose and not self._console.is_terminal:
-            line = f"iteration {iteration}/{self._n_iterations}  {text}"
+        self._unprinted = f"iteration {iteration}/{self._n_iterations}  {text}"
+        if iteration >= self._next:
+            self._print(self._unprinted)
+            self._next = iteration + math.ceil((self._n_iterations - self._start) / LINES)
+
+    def _print(self, line: str) -> None:
+        if line and self._verbose and not self._console.is_terminal:
             self._console.print(line, soft_wrap=True, highlight=False, markup=False)
+        self._unprinted = ""
 
     def _left(self, iteration: int) -> str:
         """Return the time left at the mean speed, as h:mm:ss."""

@@ -122,16 +122,6 @@ def load_population(path: str | Path, env: Any = None) -> TrainedPolicies:
     return trained
 
 
-def population_size(path: str | Path) -> int | None:
-    """Return a checkpoint's population size, or None.
-
-    Raises:
-        CheckpointError: The checkpoint does not exist or is damaged.
-    """
-    _, header = checkpoint.load(find_policies(path))
-    return header.config.population.size
-
-
 def _weights(trained: TrainedPolicies, tensors: Mapping[str, torch.Tensor], policy: str) -> dict[str, torch.Tensor]:
     """Return the weights of a policy's acting network.
 
