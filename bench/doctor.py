@@ -16,6 +16,7 @@ import typer
 from warpdrive_min.backends import availability, cache, cuda_c
 from warpdrive_min.backends.host import openmp_flags
 from warpdrive_min.errors import ConfigError
+from warpdrive_min.packages import install_command
 from warpdrive_min.terminal import echo
 
 from .core import machine, nvml
@@ -109,7 +110,7 @@ def _compilers() -> Iterator[Finding]:
     yield first(
         "CUDA compiler",
         (gpu_compiler, "ok", str(gpu_compiler)),
-        (True, "note", "found neither NVRTC nor nvcc", 'pip install "warpdrive-min[pycuda]"'),
+        (True, "note", "found neither NVRTC nor nvcc", install_command("pycuda")),
     )
 
 

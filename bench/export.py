@@ -18,6 +18,7 @@ import typer
 
 from warpdrive_min.checkout import GitError, git
 from warpdrive_min.files import explain_full_disk, require_writable, write_atomically
+from warpdrive_min.packages import install_command
 from warpdrive_min.terminal import echo
 
 from .core import machine
@@ -99,7 +100,7 @@ def parquet(frame: pd.DataFrame) -> bytes:
     try:
         frame.astype(mixed).to_parquet(content, engine="pyarrow", index=False)
     except ImportError as error:
-        raise ShowError('export: pyarrow is not installed; pip install "warpdrive-min[parquet]"') from error
+        raise ShowError(f"export: pyarrow is not installed; {install_command('parquet')}") from error
     return content.getvalue()
 
 
@@ -228,7 +229,7 @@ def write_asv(shown: Sequence[Cost], folder: Path) -> list[Path]:
         from asv import util  # noqa: PLC0415  (optional)
         from asv.benchmarks import Benchmarks  # noqa: PLC0415
     except ImportError as error:
-        raise ShowError('export: asv is not installed; pip install "warpdrive-min[bench]"') from error
+        raise ShowError(f"export: asv is not installed; {install_command('bench')}") from error
     committed = _committed(shown)
     if not committed:
         raise ShowError("export: ASV needs records of a commit without changes (got none); commit, then measure")

@@ -2,11 +2,42 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import json
 import os
-from typing import Any
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Final
 
 from warpdrive_min.errors import ConfigError
+
+DISTRIBUTION: Final = "warpdrive-min"
+"""Name of our distribution; no package index has it."""
+ROOT: Final = Path(__file__).resolve().parents[1]
+"""Folder of the checkout, or of the installed packages."""
+
+
+def install_command(extra: str) -> str:
+    """Return the command that adds an extra to this installation.
+
+    A checkout is installed from its folder. A wheel is installed again from where it came, as pip recorded it.
+    """
+    if (ROOT / "pyproject.toml").is_file():
+        folder = "." if os.path.samefile(os.curdir, ROOT) else ROOT
+        return f'pip install -e "{folder}[{extra}]"'
+    if url := _origin():
+        return f'pip install "{DISTRIBUTION}[{extra}] @ {url}"'
+    return f'pip install "PATH_OR_URL_OF_WHEEL[{extra}]"'
+
+
+def _origin() -> str:
+    """Return the URL that pip installed us from; empty: unknown."""
+    with contextlib.suppress(metadata.PackageNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+        origin = json.loads(metadata.distribution(DISTRIBUTION).read_text("direct_url.json") or "{}")
+        vcs, url = origin.get("vcs_info"), str(origin["url"])
+        return f"{vcs['vcs']}+{url}@{vcs['commit_id']}" if vcs else url
+    return ""
 
 
 def optional_package(module: str, who: str, install: str, name: str = "") -> Any:

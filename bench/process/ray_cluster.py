@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from warpdrive_min.backends import BACKENDS, Availability
+from warpdrive_min.packages import install_command
 
 from ..core.case import Job
 from ..core.machine import sources_hash
@@ -51,7 +52,7 @@ def connected(address: str) -> Iterator[Cluster]:
     try:
         import ray  # noqa: PLC0415  (optional)
     except ImportError as error:
-        raise ClusterError(f"--ray: needs Ray (got {error}); pip install 'warpdrive-min[ray]'") from error
+        raise ClusterError(f"--ray: needs Ray (got {error}); {install_command('ray')}") from error
     started_here: dict[str, Any] = {}
     if address == "local":
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no usage reports

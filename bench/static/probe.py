@@ -52,6 +52,7 @@ from warpdrive_min.backends.cache import cached
 from warpdrive_min.backends.gpu import GpuBackend
 from warpdrive_min.backends.numba_cuda import NumbaBackend, NumbaKernel, scalar
 from warpdrive_min.backends.pycuda_driver import PyCudaBackend
+from warpdrive_min.packages import install_command
 from warpdrive_min.policies import random_policy
 from warpdrive_min.registrar import load_class
 from warpdrive_min.training.actions import ActionSpace
@@ -197,7 +198,7 @@ class NumbaCuda(DevicelessGpu, NumbaBackend):
 
             nvrtc.nvrtcVersion(), nvvm.version()
         except Exception as error:  # noqa: BLE001  (no package, no library, or one that cannot be loaded)
-            return Availability(False, f"cannot compile ({error})", 'pip install "warpdrive-min[static]"')
+            return Availability(False, f"cannot compile ({error})", install_command("static"))
         return Availability(True)
 
     def compile(self, source: Source, constants: Mapping[str, Constant]) -> dict[str, Kernel]:

@@ -19,13 +19,14 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from warpdrive_min.backends.cache import excerpt
+from warpdrive_min.packages import install_command
 from warpdrive_min.processes import run
 
 from ..core.errors import CompareError
 
 BYTES: Final = 16
 """Length of an instruction from compute capability 7.0 on, bytes."""
-INSTALL: Final = 'pip install "warpdrive-min[static]"'
+EXTRA: Final = "static"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ def nvdisasm() -> str:
     found = next((path for folder in folders if (path := folder / "nvdisasm").is_file()), None)
     program = str(found) if found else shutil.which("nvdisasm")
     if program is None:
-        raise CompareError(f"static: needs nvdisasm, which reads machine code (got none); {INSTALL}")
+        raise CompareError(f"static: needs nvdisasm, which reads machine code (got none); {install_command(EXTRA)}")
     return program
 
 
@@ -94,7 +95,9 @@ def disassemble(path: Path) -> dict[str, Function]:
     """
     done = run([nvdisasm(), "-json", str(path)])
     if done.returncode:
-        raise CompareError(f"static: nvdisasm cannot read {path.name} (got {excerpt(done.stderr.strip())}); {INSTALL}")
+        raise CompareError(
+            f"static: nvdisasm cannot read {path.name} (got {excerpt(done.stderr.strip())}); {install_command(EXTRA)}"
+        )
     _, functions = json.loads(done.stdout)
     read: dict[str, list[Instruction]] = {}
     for each in functions:

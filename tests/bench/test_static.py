@@ -184,7 +184,7 @@ def test_without_a_disassembler_the_error_names_the_package(monkeypatch):
     """Without a disassembler the error names a package."""
     monkeypatch.setattr(sass.sys, "path", [])
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    with pytest.raises(CompareError, match=r"needs nvdisasm.*warpdrive-min\[static\]"):
+    with pytest.raises(CompareError, match=r"needs nvdisasm.*pip install -e .*\[static\]"):
         sass.nvdisasm()
 
 

@@ -486,7 +486,7 @@ def test_missing_package_says_how_to_install_it(monkeypatch, package):
     for module in [each for each in sys.modules if each.split(".")[0] == package]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, package, None)
-    match = rf"{name}: needs the package {package} .got .*; pip install \"warpdrive-min\[bridges\]\""
+    match = rf"{name}: needs the package {package} .got .*; pip install -e \".*\[bridges\]\""
     with pytest.raises(MissingPackage, match=match) as caught:
         importlib.import_module(name)
     assert isinstance(caught.value, ImportError)

@@ -59,9 +59,9 @@ def test_unknown_backend_raises_and_lists_those_known():
 @pytest.mark.parametrize(
     ("name", "package", "message"),
     [
-        ("numba", "numba", r"backend 'numba': numba-cuda is not installed; pip install \"warpdrive-min\[numba\]\""),
+        ("numba", "numba", r"backend 'numba': numba-cuda is not installed; pip install -e \".*\[numba\]\""),
         ("numba", "numba_cuda", r"backend 'numba': numba-cuda is not installed"),
-        ("pycuda", "pycuda", r"backend 'pycuda': PyCUDA is not installed; pip install \"warpdrive-min\[pycuda\]\""),
+        ("pycuda", "pycuda", r"backend 'pycuda': PyCUDA is not installed; pip install -e \".*\[pycuda\]\""),
     ],
 )
 def test_backend_that_is_not_installed_says_what_to_install(monkeypatch, name, package, message):

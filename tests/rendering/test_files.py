@@ -245,7 +245,7 @@ def test_write_errors_name_what_is_known(film, tmp_path, monkeypatch):
         with pytest.raises(ConfigError, match=rf"fps: must be from 1 to {MAX_FPS} \(got {fps}\)"):
             write(film[1], tmp_path / "tag.gif", fps=fps)
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
-    with pytest.raises(ConfigError, match=r'needs the package imageio_ffmpeg .* pip install "warpdrive-min\[render\]"'):
+    with pytest.raises(ConfigError, match=r'needs the package imageio_ffmpeg .* pip install -e ".*\[render\]"'):
         write(film[1], tmp_path / "tag.mp4")
     assert not list(tmp_path.iterdir())
 

@@ -128,7 +128,7 @@ def test_checkpoint_returns_header(tmp_path):
 def test_checkpoint_needs_safetensors(tmp_path, monkeypatch):
     """Without safetensors the error names the install line; nothing partial remains."""
     monkeypatch.setitem(sys.modules, "safetensors.torch", None)
-    with pytest.raises(ConfigError, match=r'needs the package safetensors .*pip install "warpdrive-min\[train\]"'):
+    with pytest.raises(ConfigError, match=r'needs the package safetensors .*pip install -e ".*\[train\]"'):
         save(tmp_path, state(1), header(1))
     assert latest(tmp_path) is None
 

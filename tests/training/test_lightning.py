@@ -264,7 +264,7 @@ def test_missing_package_is_an_error_that_names_the_install_line(monkeypatch):
     for name in ("lightning", *lightning.PACKAGES):
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.delitem(sys.modules, lightning.__name__)
-    with pytest.raises(ConfigError, match=r'pip install "warpdrive-min\[lightning\]"'):
+    with pytest.raises(ConfigError, match=r'pip install -e ".*\[lightning\]"'):
         importlib.import_module(lightning.__name__)
 
 

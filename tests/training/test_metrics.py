@@ -292,7 +292,7 @@ def test_weights_and_biases_continues_its_run(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("sink", "module", "install"),
     [
-        ("tensorboard", "torch.utils.tensorboard", r'tensorboard .*pip install "warpdrive-min\[train\]"'),
+        ("tensorboard", "torch.utils.tensorboard", r'tensorboard .*pip install -e ".*\[train\]"'),
         ("wandb", "wandb", "wandb .*pip install wandb"),
     ],
 )

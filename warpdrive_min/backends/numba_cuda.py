@@ -34,6 +34,7 @@ from warpdrive_min.backends.cache import excerpt
 from warpdrive_min.backends.gpu import GpuBackend, current_stream, gpu_availability
 from warpdrive_min.errors import CompileError, known, require
 from warpdrive_min.lazy import LazyModule
+from warpdrive_min.packages import install_command
 
 if TYPE_CHECKING:
     import numpy as np
@@ -55,7 +56,7 @@ class NumbaBackend(GpuBackend):
     def availability(self) -> Availability:
         """Check for numba-cuda, and for a GPU or the simulator."""
         if importlib.util.find_spec("numba") is None or importlib.util.find_spec("numba_cuda") is None:
-            return Availability(False, "numba-cuda is not installed", 'pip install "warpdrive-min[numba]"')
+            return Availability(False, "numba-cuda is not installed", install_command("numba"))
         if simulated():
             return Availability(True, "simulator")
         state = gpu_availability()

@@ -17,6 +17,7 @@ from warpdrive_min.backends.base import Argument, Availability, Constant, Kernel
 from warpdrive_min.backends.gpu import GpuBackend, current_stream, gpu_availability
 from warpdrive_min.errors import BackendUnavailable, BindingError
 from warpdrive_min.lazy import LazyModule
+from warpdrive_min.packages import install_command
 
 if TYPE_CHECKING:
     import numpy as np
@@ -35,7 +36,7 @@ class PyCudaBackend(GpuBackend):
     def availability(self) -> Availability:
         """Check for PyCUDA, its driver, a GPU and a CUDA compiler."""
         if importlib.util.find_spec("pycuda") is None:
-            return Availability(False, "PyCUDA is not installed", 'pip install "warpdrive-min[pycuda]"')
+            return Availability(False, "PyCUDA is not installed", install_command("pycuda"))
         state = gpu_availability()
         if not state.available:
             return state

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator
 
 from warpdrive_min.errors import WarpDriveError
+from warpdrive_min.packages import install_command
 
 
 class MissingPackage(WarpDriveError, ImportError):  # noqa: N818  (a state, not a mistake)
@@ -23,6 +24,6 @@ def needed_by(bridge: str, package: str) -> Iterator[None]:
         yield
     except ModuleNotFoundError as error:
         raise MissingPackage(
-            f'{bridge}: needs the package {package} (got {error}); pip install "warpdrive-min[bridges]"',
+            f"{bridge}: needs the package {package} (got {error}); {install_command('bridges')}",
             name=error.name,
         ) from error

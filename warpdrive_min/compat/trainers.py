@@ -53,7 +53,7 @@ FILE: Final = re.compile(r"_(\d+)\.state_dict$")
 BASEDIR: Final = "/tmp"
 """Folder of all runs in WarpDrive's default config."""
 CLIP_PARAM: Final = 0.01
-"""WarpDrive's default of ``clip_param``, the only one that differs from ours."""
+"""WarpDrive's default of ``clip_param``."""
 NOT_CALLED: Final = (
     *("_initialize_policy_algorithm", "_initialize_policy_model", "_send_policy_model_to_device"),
     *("_initialize_optimizer", "_evaluate_policies", "_update_model_params", "_generate_rollout_batch"),

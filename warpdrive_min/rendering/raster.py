@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from warpdrive_min.errors import ConfigError, WriteError
 from warpdrive_min.files import full_disk_errno
-from warpdrive_min.packages import optional_package
+from warpdrive_min.packages import install_command, optional_package
 from warpdrive_min.processes import Child
 from warpdrive_min.rendering.scene import (
     GROUND,
@@ -43,7 +43,7 @@ Progress = Callable[[int, int], None]
 Update = Callable[[int], None]
 """Function that moves an artist to a frame."""
 
-INSTALL: Final = 'pip install "warpdrive-min[render]"'
+EXTRA: Final = "render"
 LIGHT: Final = 0
 DPI: Final = 100
 WIDTH: Final = 560
@@ -82,7 +82,7 @@ def write_mp4(scene: Scene, path: pathlib.Path, fps: int, progress: Progress) ->
     try:
         ffmpeg = _package("imageio_ffmpeg").get_ffmpeg_exe()
     except RuntimeError as error:
-        raise ConfigError.of("rendering", "needs FFmpeg", error, INSTALL) from error
+        raise ConfigError.of("rendering", "needs FFmpeg", error, install_command(EXTRA)) from error
     pictures = _reported(scene, progress)
     first = next(pictures)
     height, width, _ = first.shape
@@ -93,7 +93,7 @@ def write_mp4(scene: Scene, path: pathlib.Path, fps: int, progress: Progress) ->
     try:
         child: Any = Child(words, **pipes)
     except OSError as error:
-        raise ConfigError.of("rendering", "needs FFmpeg", error, INSTALL) from error
+        raise ConfigError.of("rendering", "needs FFmpeg", error, install_command(EXTRA)) from error
     with child:
         try:
             with contextlib.suppress(BrokenPipeError):  # its exit code and message give the reason
@@ -144,7 +144,7 @@ def _reported(scene: Scene, progress: Progress) -> Iterator[Frame]:
 
 
 def _package(module: str) -> Any:
-    return optional_package(module, "rendering", INSTALL)
+    return optional_package(module, "rendering", install_command(EXTRA))
 
 
 # ------------------------------------------------------------------ painting

@@ -42,7 +42,7 @@ from warpdrive_min.config import (
     UnitFloat,
 )
 from warpdrive_min.errors import ConfigError, known, require
-from warpdrive_min.packages import optional_package
+from warpdrive_min.packages import install_command, optional_package
 
 Algorithm = Literal["A2C", "PPO", "DDPG"]
 Activation = Literal["relu", "tanh", "elu", "silu", "gelu"]
@@ -65,7 +65,6 @@ NAME: Final = re.compile(r"\w[\w.-]*")
 """Pattern of policy names; files and metrics use them."""
 EXPONENT: Final = re.compile(r"[-+]?(\d[\d_]*(\.\d*)?|\.\d+)[eE][-+]?\d+\Z")
 """Pattern of YAML numbers with an exponent."""
-INSTALL: Final = 'pip install "warpdrive-min[train]"'
 
 # ------------------------------------------------------------------ schedules
 
@@ -754,7 +753,7 @@ def _read_yaml(path: str | Path) -> Any:
     Raises:
         ConfigError: The file cannot be read, is not YAML, or is too long or nested too deeply.
     """
-    yaml = optional_package("yaml", "run config", INSTALL, "pyyaml")
+    yaml = optional_package("yaml", "run config", install_command("train"), "pyyaml")
     # PyYAML reads YAML 1.1, where a number with an exponent needs a point and a signed exponent.
     loader: Any = type("Loader", (yaml.SafeLoader,), {})
     loader.add_implicit_resolver("tag:yaml.org,2002:float", EXPONENT, list("-+.0123456789"))

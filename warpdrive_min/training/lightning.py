@@ -15,6 +15,7 @@ from typing import Any, Final
 import torch
 
 from warpdrive_min.errors import CheckpointError, ConfigError, known, require
+from warpdrive_min.packages import install_command
 from warpdrive_min.training.loop import checkpoint
 from warpdrive_min.training.loop.metrics import EPISODIC_RETURN
 from warpdrive_min.training.trainer import Trainer
@@ -35,8 +36,8 @@ def package() -> Any:
     for name in sorted(PACKAGES, key=lambda name: name not in sys.modules):
         with contextlib.suppress(ModuleNotFoundError):
             return importlib.import_module(name)
-    do = 'pip install "warpdrive-min[lightning]"'
-    raise ConfigError.of("lightning", f"needs one of the packages {known(PACKAGES)}", None, do)
+    rule = f"needs one of the packages {known(PACKAGES)}"
+    raise ConfigError.of("lightning", rule, None, install_command("lightning"))
 
 
 LIGHTNING: Any = package()

@@ -35,7 +35,7 @@ from typing_extensions import TypedDict  # typing's is enough from Python 3.12
 from warpdrive_min.config import MAX_SEED, MAX_SIZE, NonNegativeFloat
 from warpdrive_min.errors import CheckpointError, known, require, require_int
 from warpdrive_min.files import explain_full_disk
-from warpdrive_min.packages import optional_package
+from warpdrive_min.packages import install_command, optional_package
 from warpdrive_min.training.config import RunConfig
 
 log = logging.getLogger(__name__)
@@ -450,7 +450,7 @@ def _hash_of(fields: Mapping[str, Any]) -> str:
 
 
 def _safetensors() -> Any:
-    return optional_package("safetensors.torch", "checkpoint", 'pip install "warpdrive-min[train]"')
+    return optional_package("safetensors.torch", "checkpoint", install_command("train"))
 
 
 def _versions() -> dict[str, str]:

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Protocol
 
 from warpdrive_min.errors import DataError, known, one_line, require
 from warpdrive_min.files import explain_full_disk, write_atomically
-from warpdrive_min.packages import optional_package
+from warpdrive_min.packages import install_command, optional_package
 from warpdrive_min.training.loop import checkpoint
 from warpdrive_min.training.loop.metrics import Row
 
@@ -232,7 +232,7 @@ class TensorBoard:
 
     def __init__(self, folder: Path, config: Mapping[str, Any], resume_iteration: int | None = None) -> None:
         self._tensorboard = optional_package(
-            "torch.utils.tensorboard", "metrics", 'pip install "warpdrive-min[train]"', "tensorboard"
+            "torch.utils.tensorboard", "metrics", install_command("train"), "tensorboard"
         )
         self._folder, self._config, self._resume_iteration = folder, config, resume_iteration
 
