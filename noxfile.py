@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
 import nox
 
@@ -18,13 +19,16 @@ nox.options.reuse_existing_virtualenvs = True
 def install(session: nox.Session, *extras: str) -> None:
     """Install the project with extras, at tested versions.
 
-    On a GPU machine both GPU backends are included.
+    On a GPU machine both GPU backends are included. A new environment shows pip's progress.
     """
     if shutil.which("nvidia-smi"):
         extras = (*extras, "numba", "pycuda")
+    is_new = not list(Path(session.virtualenv.location).glob("**/site-packages/torch"))
+    if is_new:
+        session.log("installing once into %s: up to 4 GB, most of it torch with CUDA", session.virtualenv.location)
     # Torch first and alone: an index may hold the pinned build for one requester only.
-    session.install("-c", "constraints.txt", "torch")
-    session.install("-c", "constraints.txt", "-e", f".[{','.join(extras)}]")
+    session.install("-c", "constraints.txt", "torch", silent=not is_new)
+    session.install("-c", "constraints.txt", "-e", f".[{','.join(extras)}]", silent=not is_new)
 
 
 @nox.session

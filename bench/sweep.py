@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,8 +21,8 @@ from warpdrive_min.files import require_writable
 from . import options
 from .core.case import Job
 from .core.errors import Code, CompareError
-from .core.point import PresetName, matches
-from .core.record import RESULTS, SWEEPS, Context, Record
+from .core.point import PresetName, command_line, matches
+from .core.record import SWEEPS, Context, Record
 from .judge.evidence import name_of, remarks
 from .options import AtOnce, CaseNames, Counts, Names, Resume, Where, console, say
 from .process import ray_cluster
@@ -53,7 +54,7 @@ def command(
     out: Annotated[Path, typer.Option(help="Output folder of the records.")] = SWEEPS,
     figures: Annotated[
         Path | None,
-        typer.Option(help="Output folder of the figures; by default results/figures, or the folder figures in --out."),
+        typer.Option(help="Output folder of the figures; by default the folder figures in --out."),
     ] = None,
     resume: Resume = None,
     plot: Annotated[bool, typer.Option(help="Draw the figures at the end.")] = True,
@@ -93,7 +94,7 @@ def command(
         require_writable(figures, "--figures")
     context = Context.here(preset.value, options.resumed_or_new_run_id(resume, out, preset.value), note)
     file = out / f"{context.run_id}.jsonl"
-    figures = figures or (RESULTS if out == SWEEPS else out) / "figures"
+    figures = figures or out / "figures"
     register_outputs(file, words=("--resume", context.run_id), folders=[figures])
     with _available_and_runner(ray, at_once) as (states, runner):
         here = options.runnable(todo, states)
@@ -101,23 +102,45 @@ def command(
             say("nothing was measured: no backend of these points is available here; see `python -m bench doctor`")
             raise typer.Exit(Code.NOTHING)
         todo = missing(here, file)
+        say(f"{len(todo):,} points, about {_duration(len(todo) * SECONDS[preset])}")
         records = _with_progress(todo, context, file, runner)
     if resume:
         records = read_existing(file)[0]
     _show(records)
     say(f"records: {file}")
-    say(f"to show them as a page: python -m bench report {shlex.quote(str(file))}")
     machines = by_machine(record for record in records if record.is_evidence) if plot else {}
     for name, group in machines.items():
         stem = context.run_id if len(machines) == 1 else f"{context.run_id}-{name}"
-        for line in plots.listed(plots.draw(group, figures, stem=stem)):
+        for line in plots.listed(plots.draw(group, figures, stem=stem, names=FIGURES.get(preset, ()))):
             say(line)
     if preset is PresetName.smoke:
         say("preset smoke only tests that every case runs: its times are too short to compare")
     elif warning := doubtful(records):
         say(warning)
+    say(f"next, all of it on one page: {_command('report', file)}")
     if any(record.status == "failed" for record in records):
         raise typer.Exit(Code.FAILED)
+
+
+SECONDS: Final = {PresetName.smoke: 0.9, PresetName.default: 10.0, PresetName.full: 30.0, PresetName.paper: 30.0}
+"""Mean duration of a point, s: on two CPU cores for smoke, on a GPU for the others."""
+FIGURES: Final = {PresetName.smoke: ("throughput", "speedup", "kernels")}
+"""Charts that a preset draws, where not all: its points are too few for the others."""
+
+
+def _duration(seconds: float) -> str:
+    """Return a rough duration with its unit."""
+    for size, unit in ((3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _command(name: str, file: Path) -> str:
+    """Return a command of `bench` for the shell that started it, nox or Python."""
+    by_nox = "NOX_CURRENT_SESSION" in os.environ
+    start = f"python3 -m nox -s {name} --" if by_nox else command_line(name)
+    return f"{start} {shlex.quote(str(file))}"
 
 
 MOST_LOAD: Final = 1.0

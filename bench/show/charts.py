@@ -120,6 +120,26 @@ class Chart:
         return replace(escape_texts(shown), records=self.records)
 
 
+def in_rows(chart: Chart) -> Chart:
+    """Return a chart of lines as rows if each panel has one place on x.
+
+    A row is a panel, so that no panel has a single marker. Other charts stay.
+    """
+    places = [{point.x for series in panel.series for point in series.points} for panel in chart.panels]
+    if not places or any(len(each) > 1 for each in places):
+        return chart
+    sizes = [f"{max(each):,.0f} {chart.x.label.removeprefix('number of ')}" for each in places]
+    ticks = [f"{panel.title}, {size}" for panel, size in zip(chart.panels, sizes, strict=True)]
+    series: dict[str, Series] = {}
+    for row, panel in enumerate(chart.panels):
+        for each in panel.series:
+            points = [replace(point, x=point.y, y=row) for point in each.points]
+            before = series.get(each.name, replace(each, style={**each.style, "linestyle": "none"}, points=[]))
+            series[each.name] = replace(before, points=[*before.points, *points])
+    one = Panel("", list(series.values()), ticks, chart.panels[0].level, chart.y.label)
+    return replace(chart, kind="rows", x=Axis(chart.y.label), y=Axis(), panels=[one])
+
+
 MakeChart: TypeAlias = Callable[[Sequence[Record]], Chart]
 """Makes a chart of a case from its evidence on one machine."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -112,6 +112,7 @@ def draw(
     formats: Sequence[Format] = (Format.png,),
     stem: str | None = None,
     past: Iterable[Record] = (),
+    names: Collection[str] = (),
 ) -> list[Path]:
     """Draw every figure that has evidence, and return the paths.
 
@@ -124,6 +125,7 @@ def draw(
         formats: A file is written in each.
         stem: First part of the files' names; None: the run id, or "bench" for several runs.
         past: Other records, for the history.
+        names: Names of the charts to draw; empty: all.
 
     Raises:
         ShowError: No record is evidence, or they are from several machines.
@@ -136,6 +138,8 @@ def draw(
     paths = []
     with mpl.rc_context(fname=STYLES / f"{style}.mplstyle"):
         for chart in charts(found, past):
+            if names and chart.name not in names:
+                continue
             figure = paint(chart)
             FigureCanvasAgg(figure)
             paths += [save(figure, out / f"{name}-{chart.name}.{kind}") for kind in formats]
@@ -282,6 +286,8 @@ def _paint_rows(axes: Axes, chart: Chart, panel: Panel) -> dict[str, Any]:
     else:
         keys = {series.name: _paint_marks(axes, series) for series in panel.series}
         axes.margins(x=0.12)
+        if panel.level is not None:
+            axes.axvline(panel.level, color="0.5", linewidth=0.8, zorder=0)
         _set_scale(axes, "x", chart.x.is_log)
         axes.grid(visible=True)
     axes.set_yticks(range(len(panel.ticks)), panel.ticks)

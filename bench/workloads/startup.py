@@ -75,8 +75,8 @@ class Starter:
     """Starts a point's processes, and keeps their arrays for the check.
 
     Args:
-        point: The point. Its ``cache`` selects an empty folder of compiled code for each process, or the folder that
-            the first one filled.
+        point: The point. Its ``cache`` selects an empty folder of compiled code for each process, or the user's, which
+            the first one fills.
         threads: CPU threads of torch in each process.
     """
 
@@ -95,17 +95,18 @@ class Starter:
         """
         import numpy as np
 
-        from warpdrive_min.backends.cache import excerpt
+        from warpdrive_min.backends import cache as user_cache
         from warpdrive_min.processes import run
 
         number = self.n_started
         self.n_started += 1
-        cache = Path(self._folder, CACHED if self._point["cache"] == CACHED else f"cache-{number}")
+        is_cached = self._point["cache"] == CACHED
+        cache = Path(self._folder, CACHED if is_cached else f"cache-{number}")
         out = Path(self._folder, f"out-{number}")
         out.mkdir()
         # The driver has its own cache of code compiled from PTX.
         folders = {
-            "WARPDRIVE_MIN_CACHE": str(cache),
+            "WARPDRIVE_MIN_CACHE": str(user_cache.folder() if is_cached else cache),
             "CUDA_CACHE_PATH": str(cache / "driver"),
             "TRITON_CACHE_DIR": str(cache / "triton"),
         }
@@ -119,7 +120,7 @@ class Starter:
         if done.returncode != 0:
             raise StartError(
                 f"startup: the process must end well (got exit status {done.returncode}): "
-                f"{excerpt(done.stderr.strip())}"
+                f"{user_cache.excerpt(done.stderr.strip())}"
             )
         with np.load(out / "arrays.npz") as arrays:
             self._unchecked.append(dict(arrays))

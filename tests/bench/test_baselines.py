@@ -7,6 +7,7 @@ import pytest
 from bench.core.point import PLAIN, PLAIN_CASES, PLAIN_ENVS
 from bench.core.record import Record
 from bench.show.documents import TABLES
+from bench.show.plots import paint
 from bench.show.records import best_on_cpu, work_of
 from bench.show.tables import headline
 from bench.show.views.env_charts import speedup_chart
@@ -148,3 +149,15 @@ def test_every_size_of_a_gpu_has_a_best_code(preset, monkeypatch):
 def work(each) -> tuple[str, int, int]:
     """Return environment and sizes of a point."""
     return each["env"], each["n_envs"], each["n_agents"]
+
+
+def test_without_a_gpu_speed_ups_are_over_plain_numpy():
+    """Of one size per environment a chart is rows, with the baseline itself at 1."""
+    made = speedup_chart([each for each in ALL if each.point["backend"] in ("cpu", PLAIN, "host")])
+    assert (made.kind, made.title) == ("rows", "Speed-up over plain NumPy (1 thread)")
+    (panel,) = made.panels
+    assert list(panel.ticks) == ["CartPole, 100 environments"]
+    assert panel.level == 1
+    drawn = {series.name: [(dot.x, dot.y) for dot in series.points] for series in panel.series}
+    assert drawn == {"plain NumPy (1 thread)": [(1, 0)], "C++ (16 threads)": [(pytest.approx(2), 0)]}
+    assert paint(made).axes[0].get_xlabel() == "speed-up over plain NumPy (1 thread)"

@@ -165,8 +165,25 @@ def test_command_line_sweeps_records_and_draws(tmp_path):
     assert "preset smoke only tests that every case runs" in said
     (file,) = tmp_path.glob("*.jsonl")
     assert len(read_all([file])) >= 2
-    assert list((tmp_path / "figures").glob("*.png"))
-    assert list((tmp_path / "figures").glob("*.png"))
+    names = {path.stem.removeprefix(f"{file.stem}-") for path in (tmp_path / "figures").glob("*.png")}
+    assert names == {"throughput", "speedup"}
+    assert f"{len(read_all([file]))} points, about " in said
+    assert said.splitlines()[-1] == f"next, all of it on one page: python -m bench report {file}"
+
+
+def test_next_command_is_for_the_shell_that_started_it(monkeypatch, tmp_path):
+    """Under nox the packages are in an environment of its own."""
+    file = tmp_path / "my records.jsonl"
+    monkeypatch.delenv("NOX_CURRENT_SESSION", raising=False)
+    assert sweep._command("report", file) == f"python -m bench report '{file}'"
+    monkeypatch.setenv("NOX_CURRENT_SESSION", "bench")
+    assert sweep._command("report", file) == f"python3 -m nox -s report -- '{file}'"
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(70.4, "70 s"), (119, "119 s"), (150, "2 min"), (9000, "2 h")])
+def test_duration_has_one_unit(seconds, text):
+    """The largest of which there are two."""
+    assert sweep._duration(seconds) == text
 
 
 def test_command_of_a_record_repeats_its_point(cartpoles, tmp_path):

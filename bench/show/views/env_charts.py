@@ -6,6 +6,7 @@ Each is over environments or over agents.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -14,7 +15,7 @@ import numpy as np
 from ...core.point import ORACLE, PLAIN, Metric
 from ...core.record import Record
 from ...workloads.shared import FULLY_OBSERVED_AGENTS
-from ..charts import BACKEND_STYLE, Axis, Chart, DataPoint, MakeChart, Panel, Series, lines, points_along
+from ..charts import BACKEND_STYLE, Axis, Chart, DataPoint, MakeChart, Panel, Series, in_rows, lines, points_along
 from ..labels import BACKEND_NAME, MEDIANS, backend_label, environment, plural, ratio_text
 from ..records import (
     baselines,
@@ -48,7 +49,7 @@ def throughput_chart(records: Sequence[Record]) -> Chart:
     """Chart the throughput over environments, with each backend's saturation."""
     shown = _in_sizes(latest(records))
     panels = _over_envs(shown, lambda record: metric(record, RATE), right="agent steps per second")
-    return Chart(
+    made = Chart(
         name="throughput",
         title="Throughput by number of environments",
         caption=f"A step samples random actions, steps every environment and restarts those that ended. {MEDIANS}",
@@ -58,14 +59,20 @@ def throughput_chart(records: Sequence[Record]) -> Chart:
         records=shown,
         findings=_findings(panels, saturation),
     )
+    return in_rows(made)
 
 
 def speedup_chart(records: Sequence[Record]) -> Chart:
-    """Chart speed-ups over the best CPU code, or over the reference."""
+    """Chart speed-ups over the best CPU code; without a GPU over vectorised NumPy.
+
+    Without either of these it is over the reference.
+    """
     best = best_on_cpu(records)
     if not best:
         return speedup_over(ORACLE)(records)
     others = [r for r in records if work_of(r) in best and r.point["backend"] != ORACLE and r is not best[work_of(r)]]
+    if all(record.point["backend"] == PLAIN for record in others):
+        return speedup_over(PLAIN)(records)
     return _speedup("speedup", "the best CPU code", others, lambda record: best[work_of(record)])
 
 
@@ -75,7 +82,7 @@ def speedup_over(baseline: str) -> MakeChart:
     def speedup(records: Sequence[Record]) -> Chart:
         bases = baselines(records, "backend", baseline)
         others = [r for r in records if size(r) in bases and r.point["backend"] not in (ORACLE, PLAIN, baseline)]
-        name = "speedup" if baseline == ORACLE else f"speedup-{baseline}"
+        name = "speedup" if baseline in (ORACLE, PLAIN) else f"speedup-{baseline}"
         return _speedup(name, "", others, lambda record: bases[size(record)])
 
     return speedup
@@ -86,9 +93,16 @@ def _speedup(name: str, over: str, others: Iterable[Record], base: Callable[[Rec
     shown = _in_sizes(latest(others))
     compared = [base(record) for record in shown]
     codes = " and ".join(sorted({backend_label(record) for record in compared}))
-    panels = _over_envs(shown, lambda record: times_baseline(record, base(record)), level=1)
+    is_base = {id(record) for record in compared}
+
+    def factor(record: Record) -> Metric | None:
+        if id(record) in is_base:
+            return Metric.exact(1, "", "higher")
+        return times_baseline(record, base(record))
+
+    panels = _over_envs(shown, factor, level=1)
     which = f" The baseline at each size is the fastest of {codes}." if over else ""
-    return Chart(
+    made = Chart(
         name=name,
         title=f"Speed-up over {over or codes}",
         caption="Each ratio compares two points of the same size in the same run. Its interval follows from both "
@@ -99,6 +113,9 @@ def _speedup(name: str, over: str, others: Iterable[Record], base: Callable[[Rec
         records=[*shown, *compared],
         findings=_findings(panels, crossover),
     )
+    bases = {id(record): record for record in compared}.values()
+    rows = in_rows(replace(made, panels=_over_envs([*shown, *bases], factor, level=1)))
+    return rows if rows.kind == "rows" else made
 
 
 def energy_chart(records: Sequence[Record]) -> Chart:
