@@ -61,7 +61,7 @@ class Plan:
 
 
 PLANS: Final[dict[Preset, Plan]] = {
-    "smoke": Plan(sample_s=0.002, n_samples=5, max_samples=5, warm_up_cap_s=0.1, n_starts=1, watch_s=0.0),
+    "smoke": Plan(sample_s=0.002, n_samples=5, max_samples=5, warm_up_cap_s=0.03, n_starts=1, watch_s=0.0),
     "default": Plan(warm_up_cap_s=2.0, measure_cap_s=2.0, n_starts=5, watch_s=0.5),
     "full": Plan(),
     "paper": Plan(),
