@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 
 import nox
@@ -23,9 +24,10 @@ def install(session: nox.Session, *extras: str) -> None:
     """
     if shutil.which("nvidia-smi"):
         extras = (*extras, "numba", "pycuda")
-    is_new = not list(Path(session.virtualenv.location).glob("**/site-packages/torch"))
+    folder = getattr(session.virtualenv, "location", sys.prefix)  # with --no-venv nox's own
+    is_new = not list(Path(folder).glob("**/site-packages/torch"))
     if is_new:
-        session.log("installing once into %s: up to 4 GB, most of it torch with CUDA", session.virtualenv.location)
+        session.log("installing once into %s: up to 4 GB, most of it torch with CUDA", folder)
     # Torch first and alone: an index may hold the pinned build for one requester only.
     session.install("-c", "constraints.txt", "torch", silent=not is_new)
     session.install("-c", "constraints.txt", "-e", f".[{','.join(extras)}]", silent=not is_new)
