@@ -66,6 +66,7 @@ def test_wheel_claims_one_name(installed):
 
 TRAIN = ("train", "-e", "cartpole", "--iterations", "1", "--set", "trainer.num_envs=4", "--set", "saving.basedir=runs")
 FLAGS = ("--backend", "host", "--check", "flags", "--configs", "1")
+INSTALL = "from warpdrive_min.packages import install_command as c; print(c('bench'))"
 SMOKE = ("--preset", "smoke", "--backend", "cpu", "--no-plot")
 
 
@@ -79,6 +80,7 @@ SMOKE = ("--preset", "smoke", "--backend", "cpu", "--no-plot")
         (("-m", "warpdrive_min", "validate", "warpdrive_min.envs:CartPole", *FLAGS), "CartPole"),
         (("-m", "warpdrive_min.bench", "run", *SMOKE, "--case", "startup"), "records:"),
         (("-c", "from warpdrive_min.bench import records; print(records([]).empty)"), "True"),
+        (("-c", INSTALL), '"warpdrive-min[bench] @ file:///'),
         (("-c", "import warpdrive_min.compat, example_envs.tag_gridworld.tag_gridworld"), ""),
     ],
 )
