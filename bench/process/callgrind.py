@@ -62,10 +62,8 @@ PINNED: Final = {
 
 # ------------------------------------------------------------------ profiles
 
-KERNEL: Final = re.compile(r"wd_launch_(?P<name>\w+)(?P<inner>\..*)?")
-"""Launch function of backend `host`; its inner OpenMP function runs the blocks.
-
-Callgrind misses the call of the outer one, because libffi changes the stack."""
+KERNEL: Final = re.compile(r"wd_launch_(?P<name>\w+)")
+"""Function of backend `host` that runs a kernel's blocks."""
 BY_ADDRESS: Final = re.compile(
     r"_int_(?:malloc|free|realloc|memalign)\w*|(?:m|c|re)alloc|free|malloc_consolidate|unlink_chunk|sys(?:malloc|trim)"
     r"|_?PyObject_(?:Malloc|Calloc|Realloc|Free)|allocate_from_new_pool|new_arena|(?:insert|arena)_\w*pool\w*"
@@ -120,11 +118,10 @@ class Profile:
 
     def parts(self) -> dict[str, int]:
         """Return the instructions of each kernel, and of the path to them."""
-        kernels, inner = Counter[str](), Counter[str]()
+        kernels = Counter[str]()
         for function, instructions in self.called.items():
             if match := KERNEL.fullmatch(function):
-                (inner if match["inner"] else kernels)[match["name"]] += instructions
-        kernels.update({name: inner[name] - kernels[name] for name in inner})
+                kernels[match["name"]] += instructions
         moved = sum(instructions for function, instructions in self.own.items() if BY_ADDRESS.fullmatch(function))
         return {**kernels, PATH: sum(self.own.values()) - kernels.total() - moved}
 
