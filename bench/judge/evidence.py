@@ -177,9 +177,12 @@ def remarks(record: Record) -> list[str]:
     unsettled = (
         [] if warm_up.get("settled", True) else [f"times did not stabilise in {warm_up.get('cap_s')} s of warm-up"]
     )
-    others = (record.host and record.host.others_busy) or 0.0
-    used = [f"other processes used {others:.0%} of our cores"] if others > MOST_OTHERS else []
-    return unsettled + [text for text in (busy(record),) if text] + used + _slowed(record)
+    others = record.host and record.host.others_busy
+    if others is None:
+        used = [text] if (text := busy(record)) else []
+    else:
+        used = [f"other processes used {others:.0%} of our cores"] if others > MOST_OTHERS else []
+    return unsettled + used + _slowed(record)
 
 
 def _slowed(record: Record) -> list[str]:

@@ -415,7 +415,7 @@ def address_of(library: ctypes.CDLL, name: str) -> int:
 
 
 def launch(function: int, arguments: int, n_blocks: int, n_threads: int, keep: object) -> Launch:
-    """Prepare a launch that shares blocks among threads; it is complete when it returns.
+    """Prepare a launch of blocks on several threads; it synchronises.
 
     Args:
         function: Address of a function that runs a range of blocks.
