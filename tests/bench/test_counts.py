@@ -41,7 +41,7 @@ calls=1 7
 * 30
 cob=(5) kernels.so
 cfi=(2) unit.cpp
-cfn=(3) wd_run
+cfn=(3) wd_launch_step
 calls=2 0
 -3 500
 
@@ -49,8 +49,14 @@ fn=(2)
 7 30
 
 fn=(3)
-0 100
-cfn=(5) wd_launch_step
+0 60
+cfn=(4) GOMP_parallel
+calls=2 0
+0 440
+
+fn=(4)
+0 40
+cfn=(5) wd_launch_step._omp_fn.0
 calls=2 0
 0 400
 
@@ -74,8 +80,10 @@ def test_profile_splits_kernels_from_the_path(tmp_path):
     file.write_text(PROFILE)
     profile = Profile.read(file)
     assert profile.label == "3 0"
-    assert profile.total == sum(profile.own.values()) == 120 + 30 + 100 + 300 + 100
-    assert profile.parts() == {"step": 400, PATH: 120 + 100}
+    assert profile.total == sum(profile.own.values()) == 120 + 30 + 60 + 40 + 300 + 100
+    assert profile.parts() == {"step": 400, PATH: 120 + 60 + 40}
+    file.write_text(PROFILE.replace("wd_launch_step", "wd_run").replace("wd_run._omp_fn.0", "wd_launch_step"))
+    assert Profile.read(file).parts() == {"step": 400, PATH: 120 + 60 + 40}, "without OpenMP"
 
 
 def test_every_environment_is_stepped_and_reset():
@@ -94,17 +102,14 @@ marks, kernel = map(ctypes.CDLL, sys.argv[1:])
 marks.wd_count_start()
 for run, n in enumerate((1000, 2000, 3000)):
     marks.wd_count_begin()
-    kernel.run(n)
+    kernel.wd_launch_sum(n)
     marks.wd_count_end(f"0 {run}".encode())
 marks.wd_count_stop()
 """
 KERNEL = """
-extern "C" __attribute__((noinline)) unsigned wd_launch_sum(unsigned n) {
-  unsigned a = n;
-  while (n) a ^= a * n--;
-  return a;
-}
-extern "C" unsigned run(unsigned n) { return wd_launch_sum(n) + 1; }
+__attribute__((noinline)) unsigned blocks(unsigned n) asm("wd_launch_sum._omp_fn.0");
+unsigned blocks(unsigned n) { unsigned a = n; while (n) a ^= a * n--; return a; }
+extern "C" unsigned wd_launch_sum(unsigned n) { return blocks(n) + 1; }
 """
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -84,6 +87,25 @@ def test_launches_of_several_python_threads_do_not_mix(count):
     for each in callers:
         each.join()
     assert found == [[50] * 32] * 4
+
+
+AFFINITIES = """
+import os, torch
+from warpdrive_min.backends import cuda_c, host
+host._threads(cuda_c.cpu_compiler())
+print(len({frozenset(os.sched_getaffinity(int(task))) for task in os.listdir("/proc/self/task")}))
+"""
+
+
+@needs_compiler
+@pytest.mark.skipif(cores.n_cores() < 2 or not Path("/proc/self/task").exists(), reason="needs two cores and Linux")
+def test_threads_use_the_places_of_openmp():
+    """Torch's OpenMP pins the main thread; the other one gets its own core."""
+    environment = {**os.environ, "OMP_PROC_BIND": "true", "OMP_NUM_THREADS": "2"}
+    done = subprocess.run(
+        [sys.executable, "-c", AFFINITIES], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "2\n"
 
 
 @pytest.mark.parametrize(

@@ -455,7 +455,30 @@ def _threads(compiler: str) -> ctypes.CDLL:
     library.wd_run.argtypes, library.wd_run.restype = [ctypes.c_void_p], None
     library.wd_spin.argtypes = [ctypes.c_double]
     library.wd_spin(SPIN_NS.get(os.environ.get("OMP_WAIT_POLICY", "").lower(), DEFAULT_SPIN_NS))
+    _bind(library)
     return library
+
+
+def _bind(threads: ctypes.CDLL) -> None:
+    """Pin the threads to OpenMP's places (`OMP_PROC_BIND`, `OMP_PLACES`), if there are.
+
+    torch's OpenMP has pinned the main thread, and other threads would share its place.
+    """
+    import torch  # noqa: PLC0415  (loads OpenMP)
+
+    openmp = ctypes.CDLL(None)
+    n_places, n = getattr(openmp, "omp_get_num_places", int)(), torch.get_num_threads()
+    if n_places < 1:
+        return
+    places = []
+    for index in range(n):
+        place = index * n_places // n
+        ids = (ctypes.c_int * openmp.omp_get_place_num_procs(place))()
+        openmp.omp_get_place_proc_ids(place, ids)
+        places.append(list(ids))
+    size = max(map(len, places))
+    flat = [core for each in places for core in each + each[-1:] * (size - len(each))]
+    threads.wd_pin(n, size, (ctypes.c_int * len(flat))(*flat))
 
 
 def _hyperthread(core: int) -> int:
