@@ -177,7 +177,7 @@ def remarks(record: Record) -> list[str]:
     unsettled = (
         [] if warm_up.get("settled", True) else [f"times did not stabilise in {warm_up.get('cap_s')} s of warm-up"]
     )
-    others = record.host and record.host.others_busy
+    others = record.host.others_busy if record.host else None
     if others is None:
         used = [text] if (text := busy(record)) else []
     else:

@@ -460,9 +460,9 @@ def _threads(compiler: str) -> ctypes.CDLL:
 
 
 def _bind(threads: ctypes.CDLL) -> None:
-    """Pin the threads to OpenMP's places (`OMP_PROC_BIND`, `OMP_PLACES`), if there are.
+    """Pin the threads to OpenMP's places, if any.
 
-    torch's OpenMP has pinned the main thread, and other threads would share its place.
+    `OMP_PROC_BIND` and `OMP_PLACES` define them. torch's OpenMP has pinned the main thread, and other threads would share its place.
     """
     import torch  # noqa: PLC0415  (loads OpenMP)
 
