@@ -462,7 +462,8 @@ def _threads(compiler: str) -> ctypes.CDLL:
 def _bind(threads: ctypes.CDLL) -> None:
     """Pin the threads to OpenMP's places, if any.
 
-    `OMP_PROC_BIND` and `OMP_PLACES` define them. torch's OpenMP has pinned the main thread, and other threads would share its place.
+    `OMP_PROC_BIND` and `OMP_PLACES` define them. torch's OpenMP has pinned the main thread; others would
+    share its place.
     """
     import torch  # noqa: PLC0415  (loads OpenMP)
 
