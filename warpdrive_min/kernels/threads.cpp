@@ -55,7 +55,7 @@ bool spin(const double limit_ns, const Condition is_true) {
 
 struct alignas(64) Share {
   std::atomic<uint64_t> next{0};  // number of the launch, and the first block that nobody has begun
-  std::atomic<int> end{0};
+  std::atomic<uint64_t> end{0};   // number of the launch, and the end of the share
   std::atomic<int> n_left{0};  // blocks that have not ended
   std::atomic<bool> is_asleep{false};  // the share's thread
   std::condition_variable wake;
@@ -84,8 +84,9 @@ struct Pool {
     for (int i = 0; i < n; ++i) {
       Share& share = shares[(own + i) % n];
       for (uint64_t state = share.next.load();;) {
-        const int first = static_cast<int>(state & 0xffffffffu), end = share.end.load(std::memory_order_relaxed);
-        if (state >> 32 != launch || first >= end) break;
+        const uint64_t limit = share.end.load();  // of the next launch already, while it is prepared
+        const int first = static_cast<int>(state & 0xffffffffu), end = static_cast<int>(limit & 0xffffffffu);
+        if (state >> 32 != launch || limit >> 32 != launch || first >= end) break;
         const Blocks run = blocks.load(std::memory_order_relaxed);
         void** const values = arguments.load(std::memory_order_relaxed);
         const int n_claimed = std::max(1, (end - first) / claim_part);
@@ -142,9 +143,10 @@ struct Pool {
     n_threads.store(n, std::memory_order_relaxed);
     for (int i = 0; i < n; ++i) {
       const auto bound = [&](const long long part) { return first + static_cast<int>((end - first) * part / n); };
-      shares[i].end.store(bound(i + 1), std::memory_order_relaxed);
+      const uint64_t number = uint64_t{n_launches} << 32;
+      shares[i].end.store(number | static_cast<uint32_t>(bound(i + 1)));
       shares[i].n_left.store(bound(i + 1) - bound(i), std::memory_order_relaxed);
-      shares[i].next.store(uint64_t{n_launches} << 32 | static_cast<uint32_t>(bound(i)));
+      shares[i].next.store(number | static_cast<uint32_t>(bound(i)));
       if (i > 0) wake(shares[i]);
     }
     const int n_done = take_part(n_launches, 0);
