@@ -14,7 +14,6 @@ import torch
 import typer
 
 from warpdrive_min.backends import availability, cache, cuda_c
-from warpdrive_min.backends.host import openmp_flags
 from warpdrive_min.errors import ConfigError
 from warpdrive_min.packages import install_command
 from warpdrive_min.terminal import echo
@@ -104,8 +103,7 @@ def _compilers() -> Iterator[Finding]:
     yield first(
         "C++ compiler",
         (compiler is None, "note", f"{cuda_c.no_cpu_compiler()}, so no compiled baseline", "install g++ or clang++"),
-        (compiler and openmp_flags(compiler), "ok", version),
-        (True, "note", f"{version} compiles without OpenMP: `host` has one thread", "install g++"),
+        (True, "ok", version),
     )
     yield first(
         "CUDA compiler",

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -33,7 +33,7 @@ from .show import documents, plots
 from .show.records import by_machine
 from .workloads.cases import jobs
 from .workloads.outside import outside_jobs, outside_of
-from .workloads.shared import ON_GPU, availability
+from .workloads.shared import availability
 
 
 def command(
@@ -143,23 +143,15 @@ def _command(name: str, file: Path) -> str:
     return f"{start} {shlex.quote(str(file))}"
 
 
-MOST_LOAD: Final = 1.0
-"""Load per core that a sweep's own points do not exceed; more is others' work."""
-
-
 def doubtful(records: Sequence[Record]) -> str:
     """Return a warning that names points with doubtful times; empty: none."""
-    reasons = {}
-    for record in records:
-        load = (record.host and record.host.load_before) or 0.0
-        is_busy = load > MOST_LOAD and record.point.get("backend") not in ON_GPU
-        said = [*remarks(record), *([f"the load was {load:.1f} processes per core"] if is_busy else [])]
-        if record.is_evidence and said:
-            reasons[name_of(record)] = "; ".join(said)
+    reasons = {
+        name_of(record): "; ".join(said) for record in records if record.is_evidence and (said := remarks(record))
+    }
     if not reasons:
         return ""
     name, why = next(iter(reasons.items()))
-    advice = "measure again on an idle machine (`python -m bench doctor`), or set OMP_WAIT_POLICY=passive"
+    advice = "measure again on an idle machine (`python -m bench doctor`)"
     return f"unreliable times: {len(reasons)} of {len(records)} points, such as {name}: {why}; {advice}"
 
 

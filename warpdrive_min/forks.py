@@ -1,7 +1,7 @@
 """Thread counts of forked processes.
 
-OpenMP's thread pool, which torch and `host` share, does not survive a fork. A parallel region in the child would wait
-for the parent's threads forever.
+Threads of torch (OpenMP) and of `host` do not survive a fork. A parallel region in the child would wait for those of
+the parent forever.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def threads() -> int:
     if not forked or (n == 1 and _threads_before == 1) or _is_of_a_server():
         return n
     if _threads_before > 1:
-        rule = f"uses 1 thread, because OpenMP's threads do not survive a fork (got {_threads_before})"
+        rule = f"uses 1 thread, because threads do not survive a fork (got {_threads_before})"
         text = f"forked process {os.getpid()}: {rule}; start it with 'spawn' or 'forkserver' for more threads"
         warnings.warn(text, RuntimeWarning, stacklevel=2)
     _threads_before = 1

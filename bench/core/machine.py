@@ -19,6 +19,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from warpdrive_min import cores
 from warpdrive_min.checkout import GitError, commit_of_code, git
 
 from .errors import FileError
@@ -65,8 +66,8 @@ def fingerprint(device: torch.device) -> dict[str, Any]:
         "python": platform.python_version,
         "os": lambda: f"{platform.system()} {platform.release()}",
         "cpu": _cpu,
-        "cores": n_cores,
-        "cpu_limit": _cpu_limit,
+        "cores": cores.n_cores,
+        "cpu_limit": cores.limit,
         "settings": settings,
         "memory_bytes": lambda: os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
     }
@@ -163,34 +164,12 @@ def _cpu() -> str:
     return platform.processor() or platform.machine()
 
 
-def _cpu_limit() -> float | None:
-    """Return the container's limit in cores; None if absent."""
-    version_2, version_1 = Path("/sys/fs/cgroup/cpu.max"), Path("/sys/fs/cgroup/cpu")
-    if version_2.exists():
-        quota, period = version_2.read_text().split()
-        return None if quota == "max" else int(quota) / int(period)
-    if (quota_file := version_1 / "cpu.cfs_quota_us").exists():
-        quota_us = int(quota_file.read_text())
-        return None if quota_us < 0 else quota_us / int((version_1 / "cpu.cfs_period_us").read_text())
-    return None
-
-
 # ------------------------------------------------------------------ the host, now
-
-
-def load() -> float | None:
-    """Return the load average (1 min) per usable core; None if unknown."""
-    return os.getloadavg()[0] / n_cores() if hasattr(os, "getloadavg") else None
-
-
-def n_cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def pinned_cores() -> list[int] | None:
     """Return the cores that this process is pinned to; None: all."""
-    if n_cores() == os.cpu_count() or not hasattr(os, "sched_getaffinity"):
+    if cores.n_cores() == os.cpu_count() or not hasattr(os, "sched_getaffinity"):
         return None
     return sorted(os.sched_getaffinity(0))
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Protocol, Self
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from warpdrive_min import files
+from warpdrive_min import cores, files
 from warpdrive_min.backends.cache import excerpt
 from warpdrive_min.terminal import echo
 
@@ -151,12 +151,12 @@ class Host(Model):
     @classmethod
     def before(cls) -> Host:
         """Read the host's state before set-up."""
-        return cls(load_before=machine.load(), pinned_cores=machine.pinned_cores())
+        return cls(load_before=cores.load(), pinned_cores=machine.pinned_cores())
 
     def after(self, device: torch.device) -> Host:
         """Read the host's state after the measurement."""
         users = nvml.other_users(device)
-        return self.model_copy(update={"load_after": machine.load(), "gpu_users": users})
+        return self.model_copy(update={"load_after": cores.load(), "gpu_users": users})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

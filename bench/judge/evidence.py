@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Generic, Literal, TypeVar
 
+from warpdrive_min import cores
+
 from ..core import machine
 from ..core.errors import NotComparable
 from ..core.groups import groups_of
@@ -161,15 +163,26 @@ MOST_SLOWED: Final = 1.25
 """Ratio of longest to shortest Python loop above which remarks are added."""
 
 
+def busy(record: Record) -> str:
+    """Return a warning that the machine was busy; always empty for a GPU."""
+    if record.host is None or record.threads is None:
+        return ""
+    loads = [each for each in (record.host.load_before, record.host.load_after) if each is not None]
+    return cores.busy(max(loads, default=None), record.machine.get("cores") or 1)
+
+
 def remarks(record: Record) -> list[str]:
     """Return disturbances of a record that remains evidence, as text."""
     warm_up = record.warm_up or {}
     unsettled = (
         [] if warm_up.get("settled", True) else [f"times did not stabilise in {warm_up.get('cap_s')} s of warm-up"]
     )
-    others = (record.host and record.host.others_busy) or 0.0
-    busy = [f"other processes used {others:.0%} of our cores"] if others > MOST_OTHERS else []
-    return unsettled + busy + _slowed(record)
+    others = record.host.others_busy if record.host else None
+    if others is None:
+        used = [text] if (text := busy(record)) else []
+    else:
+        used = [f"other processes used {others:.0%} of our cores"] if others > MOST_OTHERS else []
+    return unsettled + used + _slowed(record)
 
 
 def _slowed(record: Record) -> list[str]:

@@ -63,9 +63,10 @@ PINNED: Final = {
 # ------------------------------------------------------------------ profiles
 
 KERNEL: Final = re.compile(r"wd_launch_(?P<name>\w+)(?P<inner>\..*)?")
-"""Launch function of backend `host`; its inner OpenMP function runs the blocks.
+"""Function of backend `host` that runs a kernel's blocks.
 
-Callgrind misses the call of the outer one, because libffi changes the stack."""
+In older commits its inner OpenMP function runs them. There, callgrind misses the call of the outer one, because libffi
+changes the stack."""
 BY_ADDRESS: Final = re.compile(
     r"_int_(?:malloc|free|realloc|memalign)\w*|(?:m|c|re)alloc|free|malloc_consolidate|unlink_chunk|sys(?:malloc|trim)"
     r"|_?PyObject_(?:Malloc|Calloc|Realloc|Free)|allocate_from_new_pool|new_arena|(?:insert|arena)_\w*pool\w*"

@@ -19,6 +19,7 @@ from ..core.archive import read_text
 from ..core.errors import FileError, ShowError, exiting
 from ..core.machine import kind
 from ..core.record import Record, oldest_first, read_all, reporting_skipped_lines, selected
+from ..judge.evidence import busy
 from ..static.records import TABLES as STATIC
 from . import peers, render
 from .columns import Column, MakeTable, Table
@@ -71,7 +72,7 @@ def show(records: Sequence[Record], console: Console) -> None:
     for case, make in TABLES.items():
         measured = [record for record in records if record.case == case and record.is_evidence]
         if measured:
-            console.print(render.terminal(replace(make(measured), title=case)))
+            console.print(render.terminal(replace(_complete(make(measured)), title=case)))
     failed = [record for record in records if record.status == "failed"]
     skipped = [record for record in records if record.status == "skipped"]
     console.print(f"{len(records) - len(failed) - len(skipped)} measured, {len(failed)} failed, {len(skipped)} skipped")
@@ -89,16 +90,18 @@ def markdown(records: Sequence[Record], *, only_latest: bool = False) -> str:
         found = latest(found) if only_latest else found
         if found:
             ordered = sorted(oldest_first(found), key=lambda record: str(sorted(record.point.items())))
-            tables[case] = render.markdown(_with_commits(make(ordered)))
+            tables[case] = render.markdown(_complete(make(ordered)))
     return "\n\n".join(f"{case}:\n\n{table}" if len(tables) > 1 else table for case, table in tables.items())
 
 
-def _with_commits(table: Table[Any]) -> Table[Any]:
-    """Add commits to a table whose records are of several commits."""
+def _complete(table: Table[Any]) -> Table[Any]:
+    """Add commits if records are of several, and warnings if a machine was busy."""
     rows = table.rows
-    if not all(isinstance(row, Record) for row in rows) or len({commit_label(row) for row in rows}) < 2:
+    if not all(isinstance(row, Record) for row in rows):
         return table
-    return replace(table, columns=[*table.columns, Column("commit", commit_label)])
+    commits = [Column("commit", commit_label)] if len({commit_label(row) for row in rows}) > 1 else []
+    warnings = [Column("warning", busy, is_long=True)] if any(map(busy, rows)) else []
+    return replace(table, columns=[*table.columns, *commits, *warnings])
 
 
 def markdown_tables(

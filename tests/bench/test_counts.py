@@ -82,6 +82,8 @@ def test_profile_splits_kernels_from_the_path(tmp_path):
     assert profile.label == "3 0"
     assert profile.total == sum(profile.own.values()) == 120 + 30 + 60 + 40 + 300 + 100
     assert profile.parts() == {"step": 400, PATH: 120 + 60 + 40}
+    file.write_text(PROFILE.replace("wd_launch_step", "wd_run").replace("wd_run._omp_fn.0", "wd_launch_step"))
+    assert Profile.read(file).parts() == {"step": 400, PATH: 120 + 60 + 40}, "without OpenMP"
 
 
 def test_every_environment_is_stepped_and_reset():

@@ -218,10 +218,21 @@ def test_run_of_another_preset_is_not_resumed(tmp_path):
         ),
         (
             {"host": Host(load_before=3.0, pinned_cores=None)},
-            r"^unreliable times: 1 of 2 points, .*the load was 3\.0 processes per core.*OMP_WAIT_POLICY",
+            r"^unreliable times: 1 of 2 points, .*this machine is busy \(load 48 on 16 cores\): numbers unreliable",
         ),
     ],
 )
 def test_doubtful_points_are_named(changes, says):
     """Points with an unsettled warm-up or a busy host are marked."""
     assert re.search(says, sweep.doubtful([record(), record(**changes)]))
+
+
+@pytest.mark.parametrize(
+    ("threads", "load", "is_marked"), [(2, 3.0, True), (2, 1.0, False), (None, 3.0, False)], ids=["busy", "idle", "GPU"]
+)
+def test_row_of_a_busy_machine_has_a_warning(threads, load, is_marked):
+    """On a CPU only; other rows of the table have an empty cell."""
+    rows = [record(), record(threads=threads, host=Host(load_before=0.1, load_after=load, pinned_cores=None))]
+    text = documents.markdown(rows)
+    assert text.count("this machine is busy (load 48 on 16 cores): numbers unreliable") == is_marked
+    assert ("| warning |" in text) == is_marked

@@ -17,7 +17,7 @@ import warpdrive_min
 from tests.environments import FILL
 from tests.support import is_simulated, managers, on_every_backend, push
 from warpdrive_min import BACKENDS, EnvWrapper, availability, backends
-from warpdrive_min.backends import cuda_c, pycuda_driver
+from warpdrive_min.backends import pycuda_driver
 from warpdrive_min.backends.base import ANY_RANK, Availability, Parameter, PythonSignature, dtype_name
 from warpdrive_min.errors import BackendUnavailable, BindingError, CompileError
 from warpdrive_min.lazy import LazyModule
@@ -276,18 +276,6 @@ def test_language_without_a_source_raises():
     _, functions = managers("cpu")
     with pytest.raises(CompileError, match="'cpu': runs numpy kernels, and there is no source of one; sources: cuda_c"):
         functions.load({"cuda_c": Path("kernel.cu")})
-
-
-def test_openmp_probe_says_no_for_a_compiler_without_it(monkeypatch):
-    """A compiler without OpenMP builds single-threaded kernels."""
-    from warpdrive_min.backends import host
-
-    def refuse(*_: object) -> None:
-        raise CompileError("no omp.h")
-
-    monkeypatch.setattr(cuda_c, "compile_shared_library", refuse)
-    monkeypatch.setattr(cuda_c, "compiler_version", str)
-    assert host.openmp_flags("a compiler that was never probed") == ()
 
 
 def test_module_is_unloaded_where_another_one_is_loaded():

@@ -1,4 +1,4 @@
-"""Forked processes use one thread: OpenMP's threads end with a fork."""
+"""Forked processes use one thread: threads end with a fork."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_forked_process_works_on_one_thread_and_says_so_once(found, work):
     """
     assert (found[work]["status"], found[work]["threads"]) == (0, [1, 1])
     (text,) = found[work]["warnings"]
-    assert "uses 1 thread, because OpenMP's threads do not survive a fork (got 2)" in text
+    assert "uses 1 thread, because threads do not survive a fork (got 2)" in text
 
 
 def test_operations_of_torch_do_not_wait_either(found):

@@ -70,6 +70,15 @@ def trained(tmp_path_factory):
 # ------------------------------------------------------------------ train
 
 
+@pytest.mark.parametrize(("load", "more", "n"), [(3.0, (), 1), (0.5, (), 0), (3.0, ("--quiet",), 0)])
+def test_busy_machine_is_named_once(tmp_path, monkeypatch, load, more, n):
+    """A run on the CPU begins with the warning, unless it is quiet."""
+    monkeypatch.setattr(train_command.cores, "load", lambda: load)
+    monkeypatch.setattr(train_command.cores, "n_cores", lambda: 4)
+    done = train(tmp_path, *more)
+    assert done.output.count("this machine is busy (load 12 on 4 cores): numbers unreliable") == n
+
+
 def test_train_saves_the_run_and_says_what_to_do_with_it(trained, tmp_path):
     """A run's folder is complete, and each printed command works."""
     folder, output = trained

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import math
 import os
 import platform
 import re
@@ -18,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from warpdrive_min import forks
+from warpdrive_min import cores, forks
 from warpdrive_min.backends import cuda_c, cuda_source
 from warpdrive_min.backends.base import (
     Argument,
@@ -110,48 +111,50 @@ class HostBackend(Backend):
     language: ClassVar[Language] = "cuda_c"
 
     def availability(self) -> Availability:
-        """Check for a C++ compiler, and for OpenMP."""
+        """Check for a C++ compiler."""
         compiler = cuda_c.cpu_compiler()
         if compiler is None:
             return Availability(False, cuda_c.no_cpu_compiler(), "install g++ or clang++, or name one in $CXX")
         try:
             if reason := _why_unusable(compiler):
                 return Availability(False, f"{shortened(compiler)} {reason}", "name another C++ compiler in $CXX")
-            threads = "OpenMP" if openmp_flags(compiler) else "without OpenMP: one thread"
         except WriteError as error:
             return Availability(False, f"{error}")
-        return Availability(True, f"{shortened(cuda_c.compiler_version(compiler))}, {threads}")
+        return Availability(True, shortened(cuda_c.compiler_version(compiler)))
 
     @property
     def threads(self) -> int | None:
-        """Threads that share the blocks; 1 in a forked process."""
-        return forks.threads() if _has_openmp(os.environ.get("CXX"), os.environ.get("PATH")) else 1
+        """Most threads that share the blocks; 1 in a forked process.
+
+        They are torch's, but not more than the cores of the container's limit, unless `OMP_NUM_THREADS` is set.
+        """
+        limit = None if "OMP_NUM_THREADS" in os.environ else cores.limit()
+        return min(forks.threads(), max(1, int(limit))) if limit else forks.threads()
 
     @property
     def own_cores(self) -> list[int] | None:
         """Cores used by `pinned`: physical cores first, then their hyperthreads.
 
-        None if there are fewer cores than threads, or if the system or compiler cannot pin.
+        None if there are fewer cores than threads, or if the system cannot pin.
         """
-        compiler, n = cuda_c.cpu_compiler(), self.threads or 1
-        if compiler is None or not openmp_flags(compiler) or not hasattr(os, "sched_getaffinity"):
+        if not hasattr(os, "sched_getaffinity"):
             return None
-        cores = sorted(os.sched_getaffinity(0), key=lambda core: (_hyperthread(core), core))
-        return cores[:n] if n <= len(cores) else None
+        n, own = self.threads or 1, sorted(os.sched_getaffinity(0), key=lambda core: (_hyperthread(core), core))
+        return own[:n] if n <= len(own) else None
 
     @contextlib.contextmanager
     def pinned(self) -> Iterator[None]:
         """Pin each thread that runs kernels, including the caller's, to one core."""
-        cores, compiler = self.own_cores, cuda_c.cpu_compiler()
-        if cores is None or compiler is None:
+        own, compiler = self.own_cores, cuda_c.cpu_compiler()
+        if own is None or compiler is None:
             yield
             return
         allowed = sorted(os.sched_getaffinity(0))
-        _pin(compiler, [[core] for core in cores])
+        _pin(compiler, [[core] for core in own])
         try:
             yield
         finally:
-            _pin(compiler, [allowed] * len(cores))
+            _pin(compiler, [allowed] * len(own))
 
     def compile(self, source: Source, constants: Mapping[str, Constant]) -> dict[str, Kernel]:
         """Compile a source and its kernels' launchers to a cached shared library."""
@@ -170,7 +173,6 @@ class HostBackend(Backend):
             *supported_flags(compiler, SIGNED_ZEROS, NOT_CLANG),
             *supported_flags(compiler, COPIES),
             *supported_flags(compiler, UNVECTORISED, CLANG),
-            *openmp_flags(compiler),
             f"-I{path.parent}",
             f"-I{cuda_source.HEADERS}",
             f"-idirafter{cuda_source.ROOT}",
@@ -197,8 +199,6 @@ class HostBackend(Backend):
                 cuda_c.compile_shared_library(text, target, compiler, flags, str(path), more)
 
         library = cached(key, ".so", make)
-        import torch  # noqa: F401, PLC0415  (loads its OpenMP before the kernels load theirs)
-
         if not is_for_nvcc:
             loaded = ctypes.CDLL(str(library))
             return {name: HostKernel(signature, loaded, self, library) for name, signature in declared.items()}
@@ -226,20 +226,13 @@ class HostKernel:
         self.binary = binary
         self._backend = backend
         self._packing = Packing(signature.parameters)
-        self._launch = getattr(library, f"wd_launch_{signature.name}")
-        self._launch.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_void_p]
-        self._launch.restype = None
+        self._blocks = address_of(library, f"wd_launch_{signature.name}")
 
     def prepare(self, arguments: Sequence[Argument], blocks: int, threads: int) -> Launch:
         """Pack the arguments' addresses once; ``threads`` of a block become loops."""
         addresses, kept = self._packing(arguments)
-        launch, pointer, workers = self._launch, ctypes.addressof(addresses), self._backend.threads or 1
-        forks.used |= workers > 1
-
-        def run(keep: object = (addresses, kept)) -> None:
-            launch(blocks, min(workers, forks.threads()) if forks.forked else workers, pointer)
-
-        return run
+        workers = self._backend.threads or 1
+        return launch(self._blocks, ctypes.addressof(addresses), blocks, workers, keep=(addresses, kept))
 
 
 class HostModule:
@@ -282,10 +275,7 @@ class AgentKernel:
         self.module, self.binary = module, module.binary
         self._backend = backend
         self._packing = Packing(signature.parameters)
-        self._launch = getattr(module.library, f"wd_launch_{signature.name}")
-        sizes = [ctypes.c_int, ctypes.c_int, ctypes.c_int]
-        self._launch.argtypes = [*sizes, ctypes.c_double, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t]
-        self._launch.restype = ctypes.c_int
+        self._blocks = address_of(module.library, f"wd_launch_{signature.name}")
 
     def prepare(self, arguments: Sequence[Argument], blocks: int, threads: int) -> Launch:
         """Pack the arguments' addresses once.
@@ -297,17 +287,35 @@ class AgentKernel:
         rule, do = f"must get blocks by {n}, which share an environment", "launch it on the manager's grid"
         require(blocks % n == 0, f"kernel {self.name!r}", rule, blocks, do, BindingError)
         addresses, kept = self._packing(arguments)
-        launch, pointer = self._launch, ctypes.addressof(addresses)
-        workers = min(self._backend.threads or 1, max(1, MAX_FIBRES // (threads * n)))
-        forks.used |= workers > 1
+        workers = max(1, min(self._backend.threads or 1, MAX_FIBRES // (threads * n), blocks // n))
         error = ctypes.create_string_buffer(2000)
+        fibres = Fibres(
+            ctypes.addressof(addresses), blocks, threads, workers, TIMEOUT_S, ctypes.addressof(error), len(error)
+        )
+        start = launch(self._blocks, ctypes.addressof(fibres), workers, workers, keep=(addresses, kept, fibres))
 
-        def run(keep: object = (addresses, kept)) -> None:
-            n = min(workers, forks.threads()) if forks.forked else workers
-            if launch(blocks, threads, n, TIMEOUT_S, pointer, error, len(error)):
+        def run() -> None:
+            start()
+            if fibres.failed:
+                fibres.failed = 0
                 raise KernelError(error.value.decode(errors="replace"))
 
         return run
+
+
+class Fibres(ctypes.Structure):
+    """Launch of a kernel with a thread for each agent, as `kernels/fibres.cuh` has it."""
+
+    _fields_ = (
+        ("arguments", ctypes.c_void_p),
+        ("blocks", ctypes.c_int),
+        ("threads", ctypes.c_int),
+        ("parts", ctypes.c_int),
+        ("patience", ctypes.c_double),
+        ("error", ctypes.c_void_p),
+        ("error_bytes", ctypes.c_size_t),
+        ("failed", ctypes.c_int),
+    )
 
 
 class Packing:
@@ -361,17 +369,14 @@ def _launcher(signature: cuda_source.Signature) -> str:
     )
     if not signature.owns_environments:
         return f"""{_ARGUMENTS}
-extern "C" WD_EXPORTED int wd_launch_{signature.name}(int blocks, int threads, int workers, double patience,
-                                                      void** arguments, char* error, size_t error_bytes) {{
+extern "C" WD_EXPORTED void wd_launch_{signature.name}(void** launch, int first, int end) {{
   const wd_fibres::Kernel kernel = {{"{signature.name}", [](void** arguments) {{ {signature.name}({arguments}); }}}};
-  return wd_fibres::launch(kernel, blocks, threads, workers, patience, arguments, error, error_bytes);
+  wd_fibres::run(kernel, *reinterpret_cast<wd_fibres::Launch*>(launch), first, end);
 }}
 """
     return f"""{_ARGUMENTS}
-extern "C" void wd_launch_{signature.name}(int blocks, int workers, void** arguments) {{
-  (void)workers;
-#pragma omp parallel for schedule(static) num_threads(workers) if (blocks > 1 && workers > 1)
-  for (int block = 0; block < blocks; ++block) {{
+extern "C" void wd_launch_{signature.name}(void** arguments, int first, int end) {{
+  for (int block = first; block < end; ++block) {{
     wd_block = block;
     {signature.name}({arguments});
   }}
@@ -379,33 +384,102 @@ extern "C" void wd_launch_{signature.name}(int blocks, int workers, void** argum
 """
 
 
-_PIN: Final = """
-#include <omp.h>
-#include <sched.h>
-extern "C" void wd_pin(int threads, int n_each, const int* cores) {
-#pragma omp parallel num_threads(threads)
-  {
-    cpu_set_t own;
-    CPU_ZERO(&own);
-    for (int i = 0; i < n_each; ++i) CPU_SET(cores[omp_get_thread_num() * n_each + i], &own);
-    sched_setaffinity(0, sizeof own, &own);
-  }
-}
-"""
+# ------------------------------------------------------------------ threads
+
+THREADS: Final = cuda_source.HEADERS / "threads.cpp"
+"""Source of the threads that all kernels share."""
+
+SPIN_NS: Final = {"passive": 0.0, "active": math.inf}
+"""Time that a thread waits busily before it sleeps, ns, by `OMP_WAIT_POLICY`."""
+DEFAULT_SPIN_NS: Final = 100_000.0
+"""The same without `OMP_WAIT_POLICY`."""
+
+
+class Blocks(ctypes.Structure):
+    """Blocks of a launch, as `kernels/threads.cpp` has them."""
+
+    _fields_ = (
+        ("blocks", ctypes.c_void_p),
+        ("arguments", ctypes.c_void_p),
+        ("n_blocks", ctypes.c_int),
+        ("n_threads", ctypes.c_int),
+        ("block_ns", ctypes.c_double),
+    )
+
+
+def address_of(library: ctypes.CDLL, name: str) -> int:
+    """Return the address of a library's function."""
+    address = ctypes.cast(getattr(library, name), ctypes.c_void_p).value
+    assert address is not None
+    return address
+
+
+def launch(function: int, arguments: int, n_blocks: int, n_threads: int, keep: object) -> Launch:
+    """Prepare a launch of blocks on several threads; it synchronises.
+
+    Args:
+        function: Address of a function that runs a range of blocks.
+        arguments: Address of its arguments.
+        n_blocks: Number of blocks.
+        n_threads: Most threads; short launches use fewer.
+        keep: Objects that own the arguments' memory.
+    """
+    compiler = cuda_c.cpu_compiler()
+    assert compiler is not None
+    blocks = Blocks(function, arguments, n_blocks, n_threads)
+    run_blocks, pointer = _threads(compiler).wd_run, ctypes.addressof(blocks)
+    forks.used |= n_threads > 1
+
+    def run(keep: object = (blocks, keep)) -> None:
+        if forks.forked:
+            blocks.n_threads = min(n_threads, forks.threads())
+        run_blocks(pointer)
+
+    return run
 
 
 def _pin(compiler: str, cores: Sequence[Sequence[int]]) -> None:
     """Pin kernel threads to their entries' cores, equally many each."""
     flat = [core for each in cores for core in each]
-    _pinning(compiler).wd_pin(len(cores), len(cores[0]), (ctypes.c_int * len(flat))(*flat))
+    _threads(compiler).wd_pin(len(cores), len(cores[0]), (ctypes.c_int * len(flat))(*flat))
 
 
 @functools.cache
-def _pinning(compiler: str) -> ctypes.CDLL:
-    flags = ["-O1", *openmp_flags(compiler)]
-    key = {"text": _PIN, "flags": flags, "compiler": cuda_c.compiler_version(compiler)}
-    library = cached(key, ".so", lambda to: cuda_c.compile_shared_library(_PIN, to, compiler, flags, "pinning"))
-    return ctypes.CDLL(str(library))
+def _threads(compiler: str) -> ctypes.CDLL:
+    """Compile and load the threads, once in a process."""
+    # Callgrind needs calls instead of jumps to kernels.
+    text, flags = THREADS.read_text(), ["-std=c++17", "-O2", "-pthread", "-fno-optimize-sibling-calls"]
+    key = {"text": text, "flags": flags, "compiler": cuda_c.compiler_version(compiler)}
+    path = cached(key, ".so", lambda to: cuda_c.compile_shared_library(text, to, compiler, flags, str(THREADS)))
+    library = ctypes.CDLL(str(path))
+    library.wd_run.argtypes, library.wd_run.restype = [ctypes.c_void_p], None
+    library.wd_spin.argtypes = [ctypes.c_double]
+    library.wd_spin(SPIN_NS.get(os.environ.get("OMP_WAIT_POLICY", "").lower(), DEFAULT_SPIN_NS))
+    _bind(library)
+    return library
+
+
+def _bind(threads: ctypes.CDLL) -> None:
+    """Pin the threads to OpenMP's places, if any.
+
+    `OMP_PROC_BIND` and `OMP_PLACES` define them. torch's OpenMP has pinned the main thread; others would
+    share its place.
+    """
+    import torch  # noqa: PLC0415  (loads OpenMP)
+
+    openmp = ctypes.CDLL(None)
+    n_places, n = getattr(openmp, "omp_get_num_places", int)(), torch.get_num_threads()
+    if n_places < 1:
+        return
+    places = []
+    for index in range(n):
+        place = index * n_places // n
+        ids = (ctypes.c_int * openmp.omp_get_place_num_procs(place))()
+        openmp.omp_get_place_proc_ids(place, ids)
+        places.append(list(ids))
+    size = max(map(len, places))
+    flat = [core for each in places for core in each + each[-1:] * (size - len(each))]
+    threads.wd_pin(n, size, (ctypes.c_int * len(flat))(*flat))
 
 
 def _hyperthread(core: int) -> int:
@@ -415,20 +489,6 @@ def _hyperthread(core: int) -> int:
         return [int(number) for number in re.findall(r"\d+", text)].index(core)
     except (OSError, ValueError):
         return 0
-
-
-@functools.cache
-def _has_openmp(*environment: str | None) -> bool:
-    """True if the environment's compiler supports OpenMP; cached by environment."""
-    compiler = cuda_c.cpu_compiler()
-    return compiler is not None and bool(openmp_flags(compiler))
-
-
-@functools.cache
-def openmp_flags(compiler: str) -> tuple[str, ...]:
-    """Return ``("-fopenmp",)`` if the compiler supports it, else ()."""
-    program = '#include <omp.h>\nextern "C" int threads() { return omp_get_max_threads(); }\n'
-    return supported_flags(compiler, ("-fopenmp",), program)
 
 
 @functools.cache

@@ -17,6 +17,7 @@ import typer
 from rich.filesize import decimal
 from rich.table import Table
 
+from warpdrive_min import cores
 from warpdrive_min.backends import cache
 from warpdrive_min.commands.environments import (
     PREFERRED,
@@ -132,6 +133,9 @@ def train(
         is_chosen = resume is not None or "trainer.env_backend" in read_settings(settings or [], "train.set")
         chosen = backend or (run.trainer.env_backend if is_chosen else first_available(made, "train"))
         run = _with(run, {"trainer.env_backend": chosen})
+        is_on_cpu, is_shown = chosen in ("host", "cpu"), not (quiet or explain or is_rank())
+        if is_on_cpu and is_shown and (warning := cores.busy(cores.load(), cores.n_cores())):
+            say(warning)
         rule, do = "needs a training run of one process", "leave --certify out"
         is_one = run.trainer.num_gpus == 1 and not is_rank() and not (auto_scale or explain)
         require(is_one or not certify, "train.certify", rule, do=do)

@@ -18,6 +18,7 @@
 #include <cstdio>
 #include <cstring>
 #include <deque>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -500,27 +501,31 @@ class Runner {
   std::vector<std::vector<char>> shared_;  // of the blocks that are not running
 };
 
-// Run a kernel; on an error returns 1, and its text.
-static int launch(const Kernel& kernel, int blocks, int threads, int workers, double patience, void** arguments,
-                  char* error, size_t error_bytes) {
-  (void)workers;
-  volatile int failed = 0;  // read without a lock: seen late, one more block runs
-#pragma omp parallel num_threads(workers) if (blocks > WD_BLOCKS && workers > 1)
-  {
-    Runner own(kernel, arguments, blocks, threads, patience);
-#pragma omp for schedule(static)
-    for (int block = 0; block < blocks; block += WD_BLOCKS) {
-      if (own.error.empty() && !failed) own.run(block);
-      if (own.error.empty()) continue;
-#pragma omp critical(wd_failed)
-      {
-        if (!failed) snprintf(error, error_bytes, "%s", own.error.c_str());
-        failed = 1;
-      }
-    }
+// A launch, as `backends/host.py` has it.
+struct Launch {
+  void** arguments;
+  int blocks, threads;
+  int parts;  // of the environments, as many as OS threads
+  double patience;
+  char* error;
+  size_t error_bytes;
+  int failed;
+};
+
+// Run the blocks of some parts; an error ends the launch, with its text.
+WD_UNSEEN static void run(const Kernel& kernel, Launch& launch, const int first, const int end) {
+  static std::mutex writing;
+  volatile int& failed = launch.failed;  // read without a lock: seen late, one more block runs
+  Runner own(kernel, launch.arguments, launch.blocks, launch.threads, launch.patience);
+  const long long n = launch.blocks / WD_BLOCKS;
+  for (long long i = first * n / launch.parts; i < end * n / launch.parts && !failed; ++i) {
+    own.run(static_cast<int>(i) * WD_BLOCKS);
+    if (own.error.empty()) continue;
+    const std::lock_guard<std::mutex> lock(writing);
+    if (!failed) snprintf(launch.error, launch.error_bytes, "%s", own.error.c_str());
+    failed = 1;
   }
   fflush(stdout);  // as a GPU prints, at the end of a launch
-  return failed;
 }
 
 }  // namespace wd_fibres
