@@ -89,6 +89,28 @@ def peer_learning_table(records: Sequence[Record]) -> Table[Record]:
     )
 
 
+def peer_solutions_table(records: Sequence[Record]) -> Table[Record]:
+    """Return the time to a solution of a peer's process and of our command."""
+    axes = ("env", "algorithm", "threshold", "peer", "variant", "n_envs", "caches")
+    columns = {
+        "total_s": "peer, s",
+        "import_s": "peer, of which import, s",
+        "ours_total_s": "ours, s",
+        "ours_import_torch_s": "ours, of which import, s",
+    }
+    return Table(
+        caption="From the start of a process to a trained policy: medians of interleaved processes, and their ratio. "
+        "The peer takes all its steps and saves nothing; ours stops at the threshold and saves checkpoints.",
+        rows=sorted(records, key=point_order(axes)),
+        columns=[
+            *(axis_column(name, records) for name in axes),
+            *(metric_column(name, header) for name, header in columns.items()),
+            interval_column("ours_over_peer", "peer / ours (above 1: ours is faster)"),
+        ],
+        n_grouping=6,
+    )
+
+
 def fastest_variants(records: Sequence[Record]) -> list[Record]:
     """Return the fastest variant of each peer at each point."""
     compared = (record for record in records if rate_of(record, "ours_over_peer"))

@@ -62,7 +62,7 @@ OF_PEERS: Final = {
 }
 """Axes of every point of other software."""
 AXES_OF.update({name: cache(partial(_axes, case)) for name, case in CASES.items()})
-AXES_OF.update({name: lambda: OF_PEERS for name in ("peer", "peer_learn")})
+AXES_OF.update({name: lambda: OF_PEERS for name in ("peer", "peer_learn", "peer_solution")})
 
 
 def is_present(record: Record) -> bool:

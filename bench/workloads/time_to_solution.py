@@ -81,7 +81,7 @@ class Solver:
         Raises:
             StartError: A process failed, or the run missed the threshold.
         """
-        from .setups.starts import run_process
+        from .setups.starts import import_share, run_process
 
         caches = self._caches()
         began = time.perf_counter()
@@ -92,6 +92,7 @@ class Solver:
         seconds, env_steps = self.train(index + 1, caches)
         self.env_steps.append(env_steps)
         self.cache_files.append((before, _n_files(caches)))
+        context_s = import_share(context_s, seconds)
         return {"import_torch_s": context_s, "ours_s": seconds - context_s}
 
     def train(self, seed: int, caches: Path) -> tuple[float, int]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[__name__.count(".")]
 """Folder of the package, which processes import from."""
@@ -20,6 +20,19 @@ CACHES: Final = {
 """Variables of the caches of compiled code, and their places in one folder.
 
 The driver has its own cache of code compiled from PTX."""
+
+
+def cache_variables(folder: Path) -> dict[str, str]:
+    """Return the environment variables that put all caches into a folder."""
+    return {name: str(folder / place) for name, place in CACHES.items()}
+
+
+def import_share(import_s: float, total_s: float) -> float:
+    """Return the import's part of a process, s, from one that only imports.
+
+    On a disturbed host that one may take longer; the rest is then 1 %.
+    """
+    return min(import_s, 0.99 * total_s)
 
 
 class StartError(RuntimeError):
@@ -43,8 +56,7 @@ def run_process(case: str, command: Sequence[str], caches: Path, cwd: Path = ROO
     from warpdrive_min.processes import run
 
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    folders: Mapping[str, Any] = {name: str(caches / place) for name, place in CACHES.items()}
-    done = run(command, cwd=cwd, env={**os.environ, **folders, "PYTHONPATH": path, **variables})
+    done = run(command, cwd=cwd, env={**os.environ, **cache_variables(caches), "PYTHONPATH": path, **variables})
     if done.returncode != 0:
         raise StartError(
             f"{case}: the process must end well (got exit status {done.returncode}): {excerpt(done.stderr.strip())}"
