@@ -9,9 +9,11 @@ from typer.testing import CliRunner
 
 from bench.core.measure import Plan
 from bench.core.point import HOST
+from bench.show.views.cases import VIEWS
 from bench.workloads import time_to_solution
 from bench.workloads.setups import starts
 from bench.workloads.time_to_solution import COLD, WARM, Solver, solution_point
+from tests.bench.builders import metric, record
 from warpdrive_min.cli import app
 
 LOW = 10.0
@@ -87,3 +89,25 @@ def test_run_that_does_not_reach_its_return_is_an_error(commands, monkeypatch, s
     solver = Solver(solution_point(HOST, WARM, LOW), "cpu")
     with pytest.raises(starts.StartError, match=message):
         solver.train(3, solver._folder / WARM)
+
+
+def test_bars_end_at_the_total_with_its_interval():
+    """Cold comes first; the parts are stacked, and the total has the interval."""
+    figures = {"total_s": (9.0, 8.0, 11.0), "import_torch_s": (5.0, 4.0, 6.0), "ours_s": (4.0, 3.0, 5.0)}
+    found = [
+        record(
+            case="time_to_solution",
+            scope="startup",
+            point=solution_point("pycuda", caches),
+            threads=None,
+            metrics={name: metric(*values, unit="s") for name, values in figures.items()},
+        )
+        for caches in (WARM, COLD)
+    ]
+    view = VIEWS["time_to_solution"]
+    (panel,) = view.charts[0](found).panels
+    assert panel.ticks == ["CUDA C (PyCUDA), cold caches", "CUDA C (PyCUDA), warm caches"]
+    assert [each.name for each in panel.series] == ["import torch", "ours", "total, 95 % interval"]
+    totals = panel.series[-1].points
+    assert [(each.x, each.low, each.high) for each in totals] == [(9.0, 8.0, 11.0)] * 2
+    assert view.table(found).caption.startswith("Time from the command to a solved environment: medians over")
