@@ -185,8 +185,16 @@ def runnable(todo: Sequence[Job], states: Mapping[str, Availability], what: str 
 
 # ------------------------------------------------------------------ points and records of a comparison
 
-GATED: Final[Sequence[Sequence[str]]] = read_toml(Path(__file__).parent / "judge" / "gated.toml")["points"]
+_OF_GATES: Final = read_toml(Path(__file__).parent / "judge" / "gated.toml")
+GATED: Final[Sequence[Sequence[str]]] = _OF_GATES["points"]
 """Rows of conditions; a gate's default points meet all of one row."""
+LEAST_THRESHOLDS: Final[Mapping[str, float]] = _OF_GATES["least_thresholds"]
+"""Smallest threshold of a gate, by case."""
+
+
+def threshold_of(case: str, threshold: float) -> float:
+    """Return a gate's threshold for a case: the given one, or its smallest."""
+    return max(threshold, LEAST_THRESHOLDS.get(case, 0.0))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -232,9 +240,7 @@ def chosen(choice: Choice) -> list[Job]:
         require_cases(choice.cases)
     with as_compare_error():
         require_known(choice.where)
-        wanted = [
-            job for job in jobs(choice.preset, cases) if job.case.workload is Timed and matches(job.point, choice.where)
-        ]
+        wanted = [job for job in jobs(choice.preset, cases) if job.case.is_paired and matches(job.point, choice.where)]
         require_met([*cases, *choice.where], wanted)
     return runnable(wanted, availability(), "left out")
 
@@ -251,6 +257,8 @@ def as_compare_error(before: str = "") -> Iterator[None]:
 def gated(choice: Choice) -> list[Job]:
     """Return the points of a gate that can run here; see `chosen`."""
     found = chosen(choice)
-    if choice.cases or choice.preset == "smoke":
+    if choice.cases:
         return found
+    if choice.preset == "smoke":  # new processes take seconds in each preset
+        return [job for job in found if job.case.workload is Timed]
     return [job for job in found if any(matches({"case": job.case.name, **job.point}, each) for each in GATED)]

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from .errors import Skip as Skip
-from .measure import PLANS, Timed, Workload
+from .measure import PLANS, ColdStart, Timed, Workload
 from .point import Point, Preset, shared_axes
 from .record import CaseVersion, Context, Host, Record, StartTime
 
@@ -20,13 +20,18 @@ class Case(CaseVersion):
 
     title: str
     workload: type[Workload]
-    """Type of `setup`'s workload; only points of type `Timed` can be paired."""
+    """Type of `setup`'s workload."""
     points: Callable[[Preset], Sequence[Point]]
     """Returns the points of a preset."""
     setup: Callable[[Point], Workload]
     """Prepares a point; raises `Skip`."""
     pairs: Callable[[Preset], Sequence[tuple[Point, Point]]] = lambda preset: ()
     """Returns base and other of each ratio to show or claim."""
+
+    @property
+    def is_paired(self) -> bool:
+        """True if two sides of a point can be interleaved."""
+        return self.workload in (Timed, ColdStart)
 
     def axes(self, preset: Preset = "default") -> dict[str, list[Any]]:
         """Return the values of each axis in a preset."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -54,6 +54,8 @@ class Plan:
     """Time after which no samples beyond `FEWEST` are taken, s."""
     n_starts: int = 20
     """Samples of a point with one process per sample."""
+    n_long_starts: int = 5
+    """The same if a process takes many seconds."""
     watch_s: float = 5.5
     """Duration of telemetry while the device repeats a point, s.
 
@@ -61,8 +63,10 @@ class Plan:
 
 
 PLANS: Final[dict[Preset, Plan]] = {
-    "smoke": Plan(sample_s=0.002, n_samples=5, max_samples=5, warm_up_cap_s=0.03, n_starts=1, watch_s=0.0),
-    "default": Plan(warm_up_cap_s=2.0, measure_cap_s=2.0, n_starts=5, watch_s=0.5),
+    "smoke": Plan(
+        sample_s=0.002, n_samples=5, max_samples=5, warm_up_cap_s=0.03, n_starts=1, n_long_starts=1, watch_s=0.0
+    ),
+    "default": Plan(warm_up_cap_s=2.0, measure_cap_s=2.0, n_starts=5, n_long_starts=3, watch_s=0.5),
     "full": Plan(),
     "paper": Plan(),
 }
@@ -189,29 +193,40 @@ class Once(Checked):
 class ColdStart(Checked):
     """Work timed in fresh processes: one process per sample, no warm-up."""
 
-    run: Callable[[], Mapping[str, float]]
-    """Runs one process and returns the duration of each part, s, in order."""
+    run: Callable[[int], Mapping[str, float]]
+    """Runs the process of a sample, by index, and returns the duration of each part, s, in order."""
+    is_long: bool = False
+    """True if a process takes many seconds."""
+    finish: Callable[[Measurement], Measurement] = lambda seen: seen
+    """Adds figures of the processes to their measurement."""
 
     def run_and_measure(self, plan: Plan) -> Measurement:
         """Start the planned number of processes, one by one."""
-        starts = [self.run() for _ in range(plan.n_starts)]
-        totals_s = [sum(parts.values()) for parts in starts]
-        samples_s = {name: [parts[name] for parts in starts] for name in starts[0]}
-        metrics = {}
-        for name, values in {"total_s": totals_s, **samples_s}.items():
-            low, high = median_interval(values)
-            metrics[name] = Metric(value=median(values), unit="s", direction="lower", low=low, high=high)
-        return Measurement(
-            samples_ns=tuple(total_s * 1e9 for total_s in totals_s),
-            runs_per_sample=1,
-            stop_reason=f"{plan.n_starts} processes",
-            process=tuple(range(plan.n_starts)),
-            metrics=metrics,
-            notes={"samples_s": samples_s},
-            unread=dict.fromkeys(
-                ("roofline", "telemetry", "warm_up"), "each sample is a process of its own, timed from cold"
-            ),
-        )
+        n_starts = plan.n_long_starts if self.is_long else plan.n_starts
+        return self.finish(measurement_of_starts([self.run(index) for index in range(n_starts)]))
+
+
+def measurement_of_starts(starts: Sequence[Mapping[str, float]]) -> Measurement:
+    """Return the measurement of processes, from the seconds of their parts."""
+    totals_s = [sum(parts.values()) for parts in starts]
+    samples_s = {name: [parts[name] for parts in starts] for name in starts[0]}
+    return Measurement(
+        samples_ns=tuple(total_s * 1e9 for total_s in totals_s),
+        runs_per_sample=1,
+        stop_reason=f"{len(starts)} processes",
+        process=tuple(range(len(starts))),
+        metrics={name: median_metric(values, "s") for name, values in {"total_s": totals_s, **samples_s}.items()},
+        notes={"samples_s": samples_s},
+        unread=dict.fromkeys(
+            ("roofline", "telemetry", "warm_up"), "each sample is a process of its own, timed from cold"
+        ),
+    )
+
+
+def median_metric(values: Sequence[float], unit: str) -> Metric:
+    """Return the median of lower-is-better values, with its 95 % interval."""
+    low, high = median_interval(values)
+    return Metric(value=median(values), unit=unit, direction="lower", low=low, high=high)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

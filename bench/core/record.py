@@ -673,7 +673,9 @@ class Axis:
 NEEDED: Final[Mapping[str, Sequence[str]]] = {
     "peer": ("ours", "version", "counts"),
     "peer_learn": ("ours", "version"),
+    "peer_solution": ("ours", "version", "samples_s"),
     "startup": ("samples_s",),
+    "time_to_solution": ("samples_s",),
     "machine_code": ("code", "blocks", "threads", "launches", "shape", "access"),
 }
 """Notes that a case's measured records must have."""

@@ -14,6 +14,7 @@ from ..core.machine import differences, kind
 from ..core.point import Preset
 from ..core.record import RESULTS, Context, Record
 from ..core.schema import Amount, Count, Git, Machine, Model, Plain
+from ..options import threshold_of
 from ..process.interleaved import ROUNDS
 
 CALIBRATIONS: Final = RESULTS / "calibration"
@@ -102,7 +103,7 @@ def rounds_here(preset: Preset, threshold: float, folder: Path = CALIBRATIONS) -
     calibration = read(here, folder)
     if calibration is None or not calibration.fits(here):
         return lambda job: None
-    return lambda job: calibration.rounds_of(job, preset, threshold)
+    return lambda job: calibration.rounds_of(job, preset, threshold_of(job.case.name, threshold))
 
 
 def read(machine: Mapping[str, Any], folder: Path = CALIBRATIONS) -> Calibration | None:

@@ -26,7 +26,19 @@ from ..core.errors import CompareError, FileError, NotComparable, NothingMeasure
 from ..core.point import PresetName, point_name
 from ..core.record import Context, Record
 from ..core.stats import CONFIDENCE, holm, smallest_detectable
-from ..options import COMPARISONS, Archs, AtOnce, Gated, Resume, Where, gated, refuse_unused, resumed_or_new_run_id, say
+from ..options import (
+    COMPARISONS,
+    Archs,
+    AtOnce,
+    Gated,
+    Resume,
+    Where,
+    gated,
+    refuse_unused,
+    resumed_or_new_run_id,
+    say,
+    threshold_of,
+)
 from ..process.checkouts import WORKING_TREE, checkouts
 from ..process.interleaved import ROUNDS, Pair, PairFiles, measure_revisions
 from ..process.stopping import register_outputs
@@ -321,10 +333,10 @@ def judge(pairs: Sequence[Pair], threshold: float, calibration: Calibration | No
     Source: for asking from both sides of a margin, Schuirmann 1987, "A comparison of the two one-sided tests procedure
     and the power approach".
     """
-    drafts = [_draft(pair, threshold, calibration) for pair in pairs]
+    drafts = [_draft(pair, threshold_of(pair.b.case, threshold), calibration) for pair in pairs]
     adjusted = holm([p for *_, p in drafts])
     return [
-        _judged(pair.name, estimate, (0.0, 1 + threshold), limit, p)
+        _judged(pair.name, estimate, (0.0, 1 + threshold_of(pair.b.case, threshold)), limit, p)
         for pair, (estimate, limit, _), p in zip(pairs, drafts, adjusted, strict=True)
     ]
 

@@ -17,12 +17,17 @@ from ..judge.anchors import ANCHORS, Anchor
 from ..judge.evidence import key, point_key
 from ..workloads.learn import TASKS, task_point
 from ..workloads.shared import FULLY_OBSERVED_AGENTS
+from ..workloads.time_to_solution import solution_point
 
 _FILE: Final = read_toml(Path(__file__).with_suffix(".toml"))
 SPEED: Final = "peer"
 """Case of speed records."""
 LEARNING: Final = "peer_learn"
 """Case of records of training to a threshold."""
+SOLUTION: Final = "peer_solution"
+"""Case of records of whole processes that train to a threshold."""
+CASE_OF: Final[Mapping[str, str]] = {"simulate": SPEED, "train": SPEED, "learn": LEARNING, "solve": SOLUTION}
+"""Case of each kind of work."""
 RANDOM_SLOTS: Final = 170_000
 """Number of agents at which WarpDrive's random numbers overflow their heap."""
 
@@ -86,7 +91,7 @@ class PeerJob:
     @property
     def case(self) -> str:
         """Case of its records."""
-        return LEARNING if self.axes["work"] == "learn" else SPEED
+        return CASE_OF[self.axes["work"]]
 
     @property
     def point(self) -> Point:
@@ -105,6 +110,8 @@ class PeerJob:
             env, algorithm, threshold, seed = (self.axes[name] for name in ("env", "algorithm", "threshold", "seed"))
             (task,) = (each for each in TASKS if (each.env, each.algorithm) == (env, algorithm))
             return "learn", task_point(replace(task, threshold=threshold), backend, seed)
+        if self.axes["work"] == "solve":
+            return "time_to_solution", solution_point(backend, self.axes["caches"], self.axes["threshold"])
         axes = {name: value for name, value in self.axes.items() if name not in ("work", "variant")}
         if self.axes["work"] == "simulate":
             axes["backend"] = backend

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 POLICY: Final = "shared"
 """Name of a single policy."""
+OWN_ACCOUNT: Final = "none: the peer's own account"
+"""Reference of what only the peer itself reports."""
 METRICS: Final = ("seconds_to_threshold", "env_steps_to_threshold", "return_after")
 """Metrics of our record that the peer's record repeats."""
 
@@ -72,7 +74,6 @@ def peer_measurement(job: PeerJob, reply: Mapping[str, Any]) -> Measurement:
     reached = figures(curve, POLICY, job.axes["threshold"])
     played = reply["played"]
     after = return_metric(fmean(played), stdev(played) / math.sqrt(len(played)))
-    own_account = "none: the peer's own account"
     return Measurement(
         curve=curve,
         metrics={
@@ -82,7 +83,7 @@ def peer_measurement(job: PeerJob, reply: Mapping[str, Any]) -> Measurement:
             "whole_run_s": Metric.exact(reply["seconds"], "s", "lower"),
         },
         before=correctness(job.axes["env"], reply["trace"]),
-        after=Check(passed=math.isfinite(after.value), max_error=0.0, oracle=own_account, detail="finite returns"),
+        after=Check(passed=math.isfinite(after.value), max_error=0.0, oracle=OWN_ACCOUNT, detail="finite returns"),
         unread={} if "seconds_to_threshold" in reached else NOT_REACHED,
     )
 

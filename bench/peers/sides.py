@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
+import tempfile
+import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -18,8 +22,8 @@ from warpdrive_min.backends import availability
 from ..core.case import Case
 from ..core.errors import NotComparable
 from ..core.machine import card_hash, fingerprint
-from ..core.measure import MeasureError, Timed
-from ..core.point import Facts, Metric, Point, command_line, conditions
+from ..core.measure import ColdStart, MeasureError, Timed, Workload
+from ..core.point import Check, Facts, Measurement, Metric, Point, command_line, conditions
 from ..core.record import CaseVersion, Comparison, Context, Host, Record, Scope, StartTime, parsed
 from ..judge.evidence import remarks
 from ..process import interleaved
@@ -28,7 +32,9 @@ from ..process.server import Server
 from ..process.worker import Message, Start, Worker, WorkerError
 from ..show.records import metric
 from ..workloads.cases import CASES
+from ..workloads.setups.starts import cache_variables, import_share
 from ..workloads.shared import steps_of
+from ..workloads.time_to_solution import WARM
 from . import learning
 from .check import correctness
 
@@ -46,7 +52,7 @@ EAGER_BLOCK_S: Final = 0.15
 """Time for sampling a block of an eager peer, s.
 
 Other processes on the host slow its Python loop for milliseconds to seconds."""
-SCOPES: Final[Mapping[str, Scope]] = {"simulate": "env", "train": "train", "learn": "learn"}
+SCOPES: Final[Mapping[str, Scope]] = {"simulate": "env", "train": "train", "learn": "learn", "solve": "startup"}
 """Scope of each kind of work."""
 
 
@@ -103,7 +109,8 @@ def measure_each(
             else:
                 ratio = got.ratio
                 faster = Metric(value=ratio.value, unit="x", direction="higher", low=ratio.low, high=ratio.high)
-                record = _add_our_figures(got.a, got.b, ["env_steps_per_s"], faster, remarks=_remarks(got.a, got.b))
+                names = ["total_s", "import_torch_s"] if job.axes["work"] == "solve" else ["env_steps_per_s"]
+                record = _add_our_figures(got.a, got.b, names, faster, remarks=_remarks(got.a, got.b))
                 yield job, [record, got.a], got.comparison
 
 
@@ -209,17 +216,23 @@ def _train_peer(job: PeerJob, run: Run, theirs: Side) -> Record:
 
 @contextmanager
 def _serving(job: PeerJob, run: Run) -> Iterator[Server]:
-    """Yield a server whose one case runs in a peer's process."""
+    """Yield a server whose one case runs in a peer's process, or starts several."""
     version = _version(job)
-    with started(job, run) as peer:
+    with ExitStack() as processes:
+        workload: type[Workload]
+        setup: Callable[[Point], Workload]
+        if job.axes["work"] == "solve":
+            workload, setup = ColdStart, partial(_solving, job, run)
+        else:
+            workload, setup = Timed, partial(_setup, job, processes.enter_context(started(job, run)))
         case = Case(
             name=version.name,
             scope=version.scope,
             version=version.version,
             title="other people's software, in turns with ours",
-            workload=Timed,
+            workload=workload,
             points=job.peer.points,
-            setup=partial(_setup, job, peer),
+            setup=setup,
         )
         yield Server({case.name: case})
 
@@ -228,15 +241,15 @@ def _version(job: PeerJob) -> CaseVersion:
     return CaseVersion(name=job.case, scope=SCOPES[job.axes["work"]], version=VERSION)
 
 
-def started(job: PeerJob, run: Run) -> Worker:
-    """Start the interpreter of a peer.
+def started(job: PeerJob, run: Run, variables: Mapping[str, str] | None = None) -> Worker:
+    """Start the interpreter of a peer, with more environment variables.
 
     Raises:
         WorkerError: It cannot be started.
     """
     name, python = job.peer.name, run.pythons.get(job.peer.package, run.pythons[""])
     try:
-        env = {**os.environ, **ALONE}
+        env = {**os.environ, **ALONE, **(variables or {})}
         return Worker.start(name, [python, str(PROGRAM)], env=env, timeout_s=run.timeout_s, is_quiet=True)
     except OSError as error:
         why = f"its interpreter must start (got {error.strerror}); give one: --python NAME=PATH"
@@ -296,6 +309,74 @@ def _setup(job: PeerJob, peer: Worker, point: Point) -> Timed:
             notes={**said["notes"], **named, **compiling},
         ),
         stopwatch=watch,
+    )
+
+
+class PeerSolver:
+    """Trains a peer in new processes, and checks that it reached the threshold."""
+
+    def __init__(self, job: PeerJob, run: Run) -> None:
+        self._job, self._run = job, run
+        self._folder = Path(tempfile.mkdtemp(prefix="warpdrive-peer-"))
+        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        self._unchecked: list[Measurement] = []
+        self._n_runs = 0
+        self.reply = self._solve(0, self._caches())[1]
+        """Answer of the first, untimed process."""
+
+    def sample(self, index: int) -> dict[str, float]:
+        """Time a run from seed ``index + 1``, after a process that only imports.
+
+        Raises:
+            WorkerError: A process failed.
+        """
+        caches = self._caches()
+        began = time.perf_counter()
+        with started(self._job, self._run, caches) as peer:
+            ask(self._job, peer, "device", adapter=self._job.peer.adapter)
+            import_s = time.perf_counter() - began
+        seconds, _ = self._solve(index + 1, caches)
+        import_s = import_share(import_s, seconds)
+        return {"import_s": import_s, "theirs_s": seconds - import_s}
+
+    def check(self) -> Check:
+        """Check the runs since the last check, by the peer's own returns."""
+        found, self._unchecked = self._unchecked, []
+        for each in found:
+            if each.before is not None and not each.before.passed:
+                return each.before
+        missed = sum("env_steps_to_threshold" not in each.metrics for each in found)
+        detail = f"{missed} of {len(found)} runs missed a mean return of {self._job.axes['threshold']:g}"
+        return Check(passed=missed == 0, max_error=float(missed), oracle=learning.OWN_ACCOUNT, detail=detail)
+
+    def _solve(self, seed: int, caches: Mapping[str, str]) -> tuple[float, Message]:
+        """Train in a new process; return its seconds and its report."""
+        job, point = self._job, {**learning.peer_point(self._job), "seed": seed}
+        began = time.perf_counter()
+        with started(job, self._run, caches) as peer:
+            ask(job, peer, "solve", adapter=job.peer.adapter, point=point)
+            seconds = time.perf_counter() - began
+            said = ask(job, peer, "solution")
+        _require_our_card(job, said["card"])
+        self._unchecked.append(learning.peer_measurement(job, said))
+        return seconds, said
+
+    def _caches(self) -> dict[str, str]:
+        """Return the variables of the next run's caches: new folders, or one for all."""
+        self._n_runs += 1
+        name = WARM if self._job.axes["caches"] == WARM else f"caches-{self._n_runs}"
+        return cache_variables(self._folder / name)
+
+
+def _solving(job: PeerJob, run: Run, point: Point) -> ColdStart:
+    solver = PeerSolver(job, run)
+    facts = learning.peer_facts(job, solver.reply)
+    clock = {"clock": "from the start of its process until its weights are trained; it does not save them"}
+    return ColdStart(
+        run=solver.sample,
+        is_long=True,
+        check=solver.check,
+        facts=replace(facts, work={"starts": 1}, notes={**facts.notes, **clock}),
     )
 
 

@@ -49,6 +49,17 @@ class Peer:
         learned = module.learn(point)
         return {**learned, **_provenance(module, learned["device"])}
 
+    def solve(self, adapter: str, point: dict[str, Any]) -> dict[str, Any]:
+        """Import the peer and train a run, as its script does. Waits."""
+        self._module = _adapter(adapter)
+        self._run = self._module.solve(point)
+        return {}
+
+    def solution(self) -> dict[str, Any]:
+        """Return the curve, evaluation and versions of the solved run."""
+        found = self._run.report()
+        return {**found, **_provenance(self._module, found["device"])}
+
     def time(self, runs: int) -> dict[str, Any]:
         """Time a number of runs, ns; ``compiled`` counts compiled programs. Waits."""
         work = self._work

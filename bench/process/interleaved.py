@@ -233,7 +233,7 @@ def measure_rounds(
     rounds = [
         Round(sides, preset, number, place)
         for place, sides in enumerate(todo)
-        for number in range(sides[0].rounds or ROUNDS[preset])
+        for number in range(_n_rounds(sides[0], preset))
     ]
     done = dict[int, list[Round]]()
     again = []
@@ -261,6 +261,11 @@ def measure_rounds(
     if again:
         for index, got in measure_rounds([todo[place] for place in again], preset, max(1, at_once // 2), say):
             yield again[index], got
+
+
+def _n_rounds(side: Side, preset: Preset) -> int:
+    """Return the number of rounds; of a process each, a ratio needs two."""
+    return max(side.rounds or ROUNDS[preset], 2 if side.case.scope == "startup" else 1)
 
 
 def _run_batch(batch: Sequence[Round]) -> None:

@@ -12,7 +12,7 @@ from typing import Final
 
 from ..core.errors import NotComparable
 from ..core.machine import OtherProcesses, loop_ns
-from ..core.measure import PLANS, rates
+from ..core.measure import PLANS, measurement_of_starts, rates
 from ..core.point import Check, Facts, Measurement, Point, Preset
 from ..core.record import CaseVersion, Context, Host, Record, StartTime
 from .worker import Message, RequestHandler, Start, WorkerError
@@ -85,7 +85,8 @@ class Round:
     The process that starts second can be slower throughout. Sides start first in alternate rounds, so this cancels, as
     drift does. If both sides have snapshots, the four blocks of a turn start from one state. Each turn starts where the
     last one ended, across rounds. Then load that follows the episode or the training is equal on both sides. Sides of
-    one point run equally often in a block, so they do the same steps.
+    one point run equally often in a block, so they do the same steps. If the work is to start a process, a round starts
+    one for each side.
 
     Args:
         sides: Both sides.
@@ -124,6 +125,9 @@ class Round:
     @_phase
     def time(self) -> None:
         """Warm up both sides and time them in interleaved turns."""
+        if all(each.reply.get("is_cold_start") for each in self._order):
+            self._start_processes()
+            return
         goes_back = all(each.reply["has_snapshot"] for each in self._order)
         lengths = {"sample_s": self._plan.sample_s, "warm_up_cap_s": self._plan.warm_up_cap_s}
         for each in self._order:
@@ -138,6 +142,12 @@ class Round:
             each.process.ask("begin", runs=each.reply["runs_per_sample"], n_blocks=done)
         others, loop = OtherProcesses(), loop_ns()
         self._take_turns(max(side.block_s for side in self._sides))
+        self.others_busy, self.loop_ns = others.busy(), (loop, loop_ns())
+
+    def _start_processes(self) -> None:
+        others, loop = OtherProcesses(), loop_ns()
+        for each in self._order:
+            each.samples.append(each.process.ask("start_process", index=self.number))
         self.others_busy, self.loop_ns = others.busy(), (loop, loop_ns())
 
     def _take_turns(self, block_s: float) -> None:
@@ -234,27 +244,16 @@ def record_of(rounds: Sequence[Round], index: int, preset: Preset, at_once: int)
     facts = Facts(**{**reply["facts"], "device": torch.device(reply["facts"]["device"])})
     before = [Check(**half.reply["check"]) for half in halves]
     after = [Check(**half.end["check"]) for half in halves]
-    devices = tuple(sample["device_ns"] for sample in samples if sample["device_ns"] is not None)
-    undisturbed = [sample["is_undisturbed"] for sample in samples if "is_undisturbed" in sample]
-    seen = Measurement(
-        samples_ns=tuple(sample["wall_ns"] for sample in samples),
-        device_ns=devices or None,
-        runs_per_sample=reply["runs_per_sample"],
-        stop_reason=f"{len(halves)} round{'s' * (len(halves) > 1)} of {TURNS} turns A B B A"
-        + (" or more, of each the fastest block" if undisturbed else ""),
-        warm_up=min((half.reply["warm_up"] for half in halves), key=lambda each: bool(each["settled"])),
+    if reply.get("is_cold_start"):
+        seen = measurement_of_starts([sample["parts_s"] for sample in samples])
+    else:
+        seen = _of_turns(halves, samples)
+        seen = replace(seen, metrics=rates(seen, facts.work))
+    seen = replace(
+        seen,
         before=max(before, key=lambda check: check.max_error),
         after=max(after, key=lambda check: check.max_error),  # the first of equals includes the reference run
-        process=tuple(number for number, half in enumerate(halves) for _ in half.samples),
-        notes={
-            "turns_from_one_state": bool(reply["goes_back"]),
-            **({"at_once": at_once} if at_once > 1 else {}),
-            **({"undisturbed_rounds": sum(undisturbed)} if undisturbed else {}),
-        },
-        unread={
-            "roofline": "a comparison is of times alone",
-            "telemetry": "two processes share the device: each would count the other as a foreign one",
-        },
+        notes=seen.notes | ({"at_once": at_once} if at_once > 1 else {}),
     )
     context = Context(
         run_id=side.run_id, preset=preset, **{name: reply[name] for name in ("machine", "git", "dependencies_hash")}
@@ -266,10 +265,33 @@ def record_of(rounds: Sequence[Round], index: int, preset: Preset, at_once: int)
         context,
         started=rounds[0].started,
         facts=facts,
-        seen=replace(seen, metrics=rates(seen, facts.work)),
+        seen=seen,
         host=_host(rounds, index),
         taken=side.taken,
         command=side.command,
+    )
+
+
+def _of_turns(halves: Sequence[RoundSide], samples: Sequence[Message]) -> Measurement:
+    """Return the times of one side's turns."""
+    reply, devices = halves[0].reply, tuple(each["device_ns"] for each in samples if each["device_ns"] is not None)
+    undisturbed = [sample["is_undisturbed"] for sample in samples if "is_undisturbed" in sample]
+    return Measurement(
+        samples_ns=tuple(sample["wall_ns"] for sample in samples),
+        device_ns=devices or None,
+        runs_per_sample=reply["runs_per_sample"],
+        stop_reason=f"{len(halves)} round{'s' * (len(halves) > 1)} of {TURNS} turns A B B A"
+        + (" or more, of each the fastest block" if undisturbed else ""),
+        warm_up=min((half.reply["warm_up"] for half in halves), key=lambda each: bool(each["settled"])),
+        process=tuple(number for number, half in enumerate(halves) for _ in half.samples),
+        notes={
+            "turns_from_one_state": bool(reply["goes_back"]),
+            **({"undisturbed_rounds": sum(undisturbed)} if undisturbed else {}),
+        },
+        unread={
+            "roofline": "a comparison is of times alone",
+            "telemetry": "two processes share the device: each would count the other as a foreign one",
+        },
     )
 
 

@@ -16,7 +16,7 @@ from warpdrive_min.backends import host
 from ..core import machine, measure
 from ..core.case import Case, Job
 from ..core.errors import Skip
-from ..core.measure import Plan, Timed, Timer
+from ..core.measure import Checked, ColdStart, Plan, Timed, Timer
 from ..core.record import Context, Host
 from . import callgrind
 from .worker import Dispatcher, Message
@@ -53,7 +53,7 @@ class Server(Dispatcher):
 
     def __init__(self, cases: Mapping[str, Case]) -> None:
         self._cases = cases
-        self._timed: Timed | None = None
+        self._work: Checked | None = None
         self._timer: Timer | None = None
         self._start: RestoringStopwatch | None = None
 
@@ -80,16 +80,17 @@ class Server(Dispatcher):
         if case not in self._cases:
             raise Skip(f"this code has no case {case}")
         found, self._host = self._cases[case], Host.before()
-        timed = found.setup(point)
-        if not isinstance(timed, Timed):
+        work = found.setup(point)
+        if not isinstance(work, Timed | ColdStart):
             raise Skip(f"{case} runs once, so it cannot be interleaved")
-        before = asdict(timed.check().require("before"))
-        self._timed, facts = timed, timed.facts
+        before = asdict(work.check().require("before"))
+        self._work, facts = work, work.facts
         return {
             "case_version": found.version,
             "scope": found.scope,
             "facts": {**asdict(facts), "device": facts.device.type},
-            "has_snapshot": timed.snapshot is not None,
+            "has_snapshot": isinstance(work, Timed) and work.snapshot is not None,
+            "is_cold_start": isinstance(work, ColdStart),
             "check": before,
         }
 
@@ -101,15 +102,14 @@ class Server(Dispatcher):
             warm_up_cap_s: Longest warm-up, s.
             goes_back: Each block starts from the state after the set-up, until `go_on`.
         """
-        assert self._timed is not None, "a point is set up before it is warmed up"
-        self._start = RestoringStopwatch(self._timed) if goes_back else None
-        self._timer = Timer(replace(self._timed, stopwatch=self._start) if self._start else self._timed)
+        assert isinstance(self._work, Timed), "a timed point is set up before it is warmed up"
+        self._start = RestoringStopwatch(self._work) if goes_back else None
+        self._timer = Timer(replace(self._work, stopwatch=self._start) if self._start else self._work)
         self._timer.prepare(Plan(sample_s=sample_s, warm_up_cap_s=warm_up_cap_s))
         return {"runs_per_sample": self._timer.runs, "warm_up": self._timer.warm_up}
 
     def begin(self, runs: int, n_blocks: int) -> Message:
         """Set the runs of a block and skip ``n_blocks`` blocks."""
-        assert self._timed is not None, "a point is set up before it begins"
         assert self._timer is not None, "a point is warmed up before it begins"
         self._timer.runs = runs
         for _ in range(n_blocks):
@@ -123,6 +123,12 @@ class Server(Dispatcher):
         wall_ns, device_ns = self._timer.sample()
         return {"wall_ns": wall_ns, "device_ns": device_ns}
 
+    def start_process(self, index: int) -> Message:
+        """Run the process of a sample; return ``wall_ns`` and its parts, s. Waits."""
+        assert isinstance(self._work, ColdStart), "a point of new processes is set up before they start"
+        parts_s = dict(self._work.run(index))
+        return {"wall_ns": 1e9 * sum(parts_s.values()), "device_ns": None, "parts_s": parts_s}
+
     def go_on(self) -> Message:
         """Start the next blocks where the last one ended."""
         if self._start:
@@ -131,10 +137,10 @@ class Server(Dispatcher):
 
     def finish(self, *, with_twin: bool) -> Message:
         """Check the point again, optionally its reference run, and free it."""
-        assert self._timed is not None, "a point is set up before it is finished"
+        assert self._work is not None, "a point is set up before it is finished"
         try:
-            host = self._host.after(self._timed.facts.device)
-            check = self._timed.check_after(with_reference_run=with_twin)
+            host = self._host.after(self._work.facts.device)
+            check = self._work.check_after(with_reference_run=with_twin)
             return {"check": asdict(check.require("after")), "host": host.model_dump()}
         finally:
             self._free()
@@ -180,9 +186,9 @@ class Server(Dispatcher):
 
     def _free(self) -> None:
         """Free the point's memory for the other side or next point."""
-        if self._timed is None:
+        if self._work is None:
             return
-        self._timed = self._timer = self._start = None
+        self._work = self._timer = self._start = None
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()

@@ -37,6 +37,7 @@ TABLES: Final[Mapping[str, MakeTable]] = {
     **STATIC,
     "peer": peers.peers_table,
     "peer_learn": peers.peer_learning_table,
+    "peer_solution": peers.peer_solutions_table,
 }
 """Tables of each case and of peers: terminal, documents and paper."""
 

@@ -13,6 +13,10 @@ from .labels import BACKEND_NAME, MEDIANS, device_label, environment, plural, ra
 from .records import axes_except, by, derived, grouped, latest, point_order, rate_of
 
 
+def _ratio(found: Metric) -> str:
+    return f"{ratio_text(found.value)} ({ratio_text(found.low)} to {ratio_text(found.high)})"
+
+
 def peers_table(records: Sequence[Record]) -> Table[Record]:
     """Return each peer variant's rate, ours, and their ratio.
 
@@ -23,9 +27,6 @@ def peers_table(records: Sequence[Record]) -> Table[Record]:
 
     def work(record: Record) -> str:
         return " ".join(str(record.point[axis]) for axis in ("work", "algorithm", "precision") if axis in record.point)
-
-    def ratio(found: Metric) -> str:
-        return f"{ratio_text(found.value)} ({ratio_text(found.low)} to {ratio_text(found.high)})"
 
     def axes(*names: str) -> list[Column[Record]]:
         return [axis_column(name, records) for name in names]
@@ -56,7 +57,7 @@ def peers_table(records: Sequence[Record]) -> Table[Record]:
             metric_column("env_steps_per_s", "peer, env steps/s"),
             metric_column("ours_env_steps_per_s", "ours, env steps/s"),
             *how,
-            interval_column("ours_over_peer", "ours / peer (above 1: ours is faster)", ratio),
+            interval_column("ours_over_peer", "ours / peer (above 1: ours is faster)", _ratio),
             *said,
         ],
         n_grouping=4,
@@ -84,6 +85,28 @@ def peer_learning_table(records: Sequence[Record]) -> Table[Record]:
         columns=[
             *(axis_column(name, records) for name in axes),
             *(metric_column(name, header) for name, header in columns.items()),
+        ],
+        n_grouping=6,
+    )
+
+
+def peer_solutions_table(records: Sequence[Record]) -> Table[Record]:
+    """Return the time to a solution of a peer's process and of our command."""
+    axes = ("env", "algorithm", "threshold", "peer", "variant", "n_envs", "caches")
+    columns = {
+        "total_s": "peer, s",
+        "import_s": "peer, of which import, s",
+        "ours_total_s": "ours, s",
+        "ours_import_torch_s": "ours, of which import, s",
+    }
+    return Table(
+        caption="From the start of a process to a trained policy: medians of interleaved processes, and their ratio. "
+        "The peer takes all its steps and saves nothing; ours stops at the threshold and saves checkpoints.",
+        rows=sorted(records, key=point_order(axes)),
+        columns=[
+            *(axis_column(name, records) for name in axes),
+            *(metric_column(name, header) for name, header in columns.items()),
+            interval_column("ours_over_peer", "peer / ours (above 1: ours is faster)", _ratio),
         ],
         n_grouping=6,
     )

@@ -281,7 +281,10 @@ def _paint_rows(axes: Axes, chart: Chart, panel: Panel) -> dict[str, Any]:
     """Draw the values of each series in rows, or as stacked bars."""
     if chart.has_bars:
         left = np.zeros(len(panel.ticks))
-        keys = {series.name: _paint_bars(axes, series, left) for series in panel.series}
+        keys = {
+            series.name: _paint_bars(axes, series, left) if "hatch" in series.style else _paint_marks(axes, series)
+            for series in panel.series
+        }
         axes.grid(visible=True, axis="x")
     else:
         keys = {series.name: _paint_marks(axes, series) for series in panel.series}

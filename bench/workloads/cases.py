@@ -11,7 +11,7 @@ from warpdrive_min.backends import BACKENDS
 from ..core.case import Case, Job
 from ..core.point import PLAIN, Preset, matches
 from ..core.record import AXES_OF, Axis, Record
-from . import env_step, kernels, learn, many_steps, memory, scaling, startup, train
+from . import env_step, kernels, learn, many_steps, memory, scaling, startup, time_to_solution, train
 
 CASES: Final[dict[str, Case]] = {
     case.name: case
@@ -33,6 +33,7 @@ CASES: Final[dict[str, Case]] = {
         scaling.SCALING,
         learn.LEARN,
         startup.STARTUP,
+        time_to_solution.TIME_TO_SOLUTION,
         memory.MEMORY,
     )
 }
@@ -61,7 +62,7 @@ OF_PEERS: Final = {
 }
 """Axes of every point of other software."""
 AXES_OF.update({name: cache(partial(_axes, case)) for name, case in CASES.items()})
-AXES_OF.update({name: lambda: OF_PEERS for name in ("peer", "peer_learn")})
+AXES_OF.update({name: lambda: OF_PEERS for name in ("peer", "peer_learn", "peer_solution")})
 
 
 def is_present(record: Record) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -10,7 +9,7 @@ from ..core.case import Case
 from ..core.measure import Once
 from ..core.point import ON_CPU, Facts, Point, Preset
 from ..judge.anchors import ANCHORS
-from .shared import ON_GPU, UNTIL_END, default_mode, run_config_file
+from .shared import ON_GPU, UNTIL_END, default_mode, shipped_envs
 
 # ------------------------------------------------------------------ tasks
 
@@ -33,15 +32,6 @@ class Task:
     def n_envs(self) -> int:
         """Environments of the shipped run config."""
         return shipped_envs(self.env, self.algorithm)
-
-
-@functools.cache
-def shipped_envs(env: str, algorithm: str) -> int:
-    """Return the number of environments of a shipped run config."""
-    import yaml
-
-    config = yaml.safe_load(run_config_file(env, f"_{algorithm.lower()}").read_text())
-    return int(config["trainer"]["num_envs"])
 
 
 TASKS: Final = (

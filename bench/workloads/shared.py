@@ -112,6 +112,15 @@ def run_config_file(env: str, name: str) -> Path:
     return next(ENVS_FOLDER.rglob(f"{env}/run_config{name}.yaml"))
 
 
+@functools.cache
+def shipped_envs(env: str, algorithm: str) -> int:
+    """Return the number of environments of a shipped run config."""
+    import yaml
+
+    config = yaml.safe_load(run_config_file(env, f"_{algorithm.lower()}").read_text())
+    return int(config["trainer"]["num_envs"])
+
+
 def is_outside(name: str) -> bool:
     """True if a name is ``module:Class`` or a path, optionally with config."""
     target = name.partition("{")[0]

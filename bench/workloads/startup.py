@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import sys
 import tempfile
@@ -22,7 +21,6 @@ from .shared import SEED, env_point, training_point
 if TYPE_CHECKING:
     from warpdrive_min.agreement.compare import Arrays
 
-ROOT: Final = Path(__file__).resolve().parents[__name__.count(".")]
 FRESH: Final = Path(__file__).with_name("fresh.py")
 FIRST_STEP: Final = "first step"
 CACHED: Final = "cached"
@@ -67,10 +65,6 @@ def first_update_point(env: str, n_envs: int, n_agents: int, backend: str, n_ste
 # ------------------------------------------------------------------ set-up
 
 
-class StartError(RuntimeError):
-    """A timed process failed."""
-
-
 class Starter:
     """Starts a point's processes, and keeps their arrays for the check.
 
@@ -87,8 +81,8 @@ class Starter:
         self._unchecked: list[Arrays] = []
         self.n_started = 0
 
-    def start(self) -> dict[str, float]:
-        """Run a process; return the duration of each part, s, in order.
+    def start(self, index: int = 0) -> dict[str, float]:
+        """Run a process, all alike; return the duration of each part, s, in order.
 
         Raises:
             StartError: The process failed; quotes the end of its output.
@@ -96,7 +90,8 @@ class Starter:
         import numpy as np
 
         from warpdrive_min.backends import cache as user_cache
-        from warpdrive_min.processes import run
+
+        from .setups.starts import run_process
 
         number = self.n_started
         self.n_started += 1
@@ -104,24 +99,10 @@ class Starter:
         cache = Path(self._folder, CACHED if is_cached else f"cache-{number}")
         out = Path(self._folder, f"out-{number}")
         out.mkdir()
-        # The driver has its own cache of code compiled from PTX.
-        folders = {
-            "WARPDRIVE_MIN_CACHE": str(user_cache.folder() if is_cached else cache),
-            "CUDA_CACHE_PATH": str(cache / "driver"),
-            "TRITON_CACHE_DIR": str(cache / "triton"),
-        }
+        ours = user_cache.folder() if is_cached else cache
         # By path: as a module it would import its package and all cases before the clock starts.
-        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-        done = run(
-            [sys.executable, "-P", str(FRESH), json.dumps(dict(self._point)), str(out)],
-            cwd=ROOT,
-            env={**os.environ, **folders, "OMP_NUM_THREADS": str(self._threads), "PYTHONPATH": path},
-        )
-        if done.returncode != 0:
-            raise StartError(
-                f"startup: the process must end well (got exit status {done.returncode}): "
-                f"{user_cache.excerpt(done.stderr.strip())}"
-            )
+        program = [sys.executable, "-P", str(FRESH), json.dumps(dict(self._point)), str(out)]
+        run_process("startup", program, cache, OMP_NUM_THREADS=str(self._threads), WARPDRIVE_MIN_CACHE=str(ours))
         with np.load(out / "arrays.npz") as arrays:
             self._unchecked.append(dict(arrays))
         parts: dict[str, float] = json.loads((out / "parts.json").read_text())

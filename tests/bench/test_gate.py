@@ -68,6 +68,19 @@ def run_gate(tmp_path, *arguments: object, exits: int | tuple[int, ...] = Code.O
     return bench("gate", *folders, *arguments, exits=exits)
 
 
+@pytest.mark.parametrize(("slower", "verdict"), [(1.04, "ok"), (1.25, "regression")])
+def test_noisy_case_has_its_own_least_threshold(slower, verdict):
+    """4 % pass in `time_to_solution` at --threshold 1.5 %, and fail elsewhere."""
+    times = [99.0, 100.0, 101.0, 100.0] * 3
+
+    def judged(case):
+        pair = pair_of(times, [slower * time for time in times], is_interleaved=True, case=case)
+        return judge([pair], 0.015, None)[0].verdict
+
+    assert judged("time_to_solution") == verdict
+    assert judged("env_step") == "regression"
+
+
 @pytest.fixture
 def files(tmp_path):
     """Return a function that runs the gate on two record files."""

@@ -17,6 +17,7 @@ import pytest
 
 from bench.core import machine
 from bench.core.errors import NotComparable, Skip
+from bench.core.measure import ColdStart
 from bench.core.point import Check
 from bench.judge.evidence import remarks
 from bench.process import local, rounds, worker
@@ -95,6 +96,28 @@ def test_linear_drift_of_the_machine_cancels(slower):
     # The later side is set up slower and runs less often in a block, for the same time: this drift ignores it.
     assert got.ratio.value == pytest.approx(slower, rel=2e-3)
     assert got.ratio.between_processes
+
+
+def test_rounds_of_new_processes_start_one_for_each_side():
+    """Both sides get the index of their round; the parts of each process are kept."""
+    started = []
+
+    def side(name, seconds):
+        def start_process(index):
+            started.append((name, index))
+            return {"import_s": 1.0, "rest_s": seconds + index}
+
+        check = Check(passed=True, max_error=0.0)
+        work = ColdStart(run=start_process, check=lambda: check, facts=replace(timed().facts, work={"starts": 1}))
+        return serving(case(lambda point: work, 1, workload=ColdStart))
+
+    got = measured(side("a", 1.0), side("b", 3.0), "default")
+    assert started == [("a", 0), ("b", 0), ("b", 1), ("a", 1), ("a", 2), ("b", 2), ("b", 3), ("a", 3)]
+    assert got.a.samples_ns == [2e9, 3e9, 4e9, 5e9]
+    assert got.b.notes["samples_s"] == {"import_s": [1.0] * 4, "rest_s": [3.0, 4.0, 5.0, 6.0]}
+    assert got.b.metrics["rest_s"].value == 4.5
+    assert got.ratio.between_processes
+    assert got.ratio.value == pytest.approx(math.prod([4 / 2, 5 / 3, 6 / 4, 7 / 5]) ** 0.25)
 
 
 def test_blocks_are_taken_in_turns():
@@ -378,7 +401,7 @@ def test_rounds_that_do_not_fit_are_measured_fewer_at_once():
         def _free(self):
             nonlocal n_there
             with lock:
-                n_there -= self._timed is not None
+                n_there -= self._work is not None
             super()._free()
 
     @contextlib.contextmanager

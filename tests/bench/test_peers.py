@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import hashlib
+import math
 import multiprocessing
 import os
 import re
@@ -22,8 +23,8 @@ import torch
 
 from bench.core.errors import NotComparable
 from bench.core.machine import card_hash, fingerprint
-from bench.core.measure import PLANS
-from bench.core.point import Metric
+from bench.core.measure import PLANS, ColdStart
+from bench.core.point import Check, Metric
 from bench.core.record import Context, Host, Record, read_all, read_comparisons
 from bench.judge.anchors import JAX, WARPDRIVE, anchor
 from bench.peers import learning, sides, worker
@@ -664,6 +665,37 @@ def test_purejaxrl_learns_from_the_seed_and_is_judged_as_ours_is(fakes, monkeypa
         assert theirs.metrics["ours_over_peer"].value == pytest.approx(seconds.value / ours_s)
     else:
         assert "ours_over_peer" not in theirs.metrics
+    assert "PPO" in markdown([theirs])
+
+
+@pytest.mark.parametrize(("late", "status"), [(50.0, "ok"), (30.0, "failed")])
+def test_purejaxrl_is_timed_from_the_start_of_its_process(fakes, monkeypatch, late, status):
+    """A run below the threshold is wrong; each side starts a process in a round."""
+    ppo = LEARNING_PPO_FAKE.replace("EARLY", "20.0").replace("LATE", str(late))
+    files = {"jax/__init__.py": JAX_FAKE, "gymnax/__init__.py": GYMNAX_FAKE, "purejaxrl/ppo.py": ppo}
+    fakes("gymnax", files)
+    monkeypatch.setattr(learning, "EVALUATED", 2)
+
+    def ours(point):
+        assert (point["threshold"], point["caches"]) == (40.0, "warm")
+        facts = replace(timed().facts, work={"starts": 1})
+        parts = {"import_torch_s": 1.0, "ours_s": 2.0}
+        return ColdStart(run=lambda index: parts, check=lambda: Check(passed=True, max_error=0.0), facts=facts)
+
+    fake = case(ours, name="time_to_solution", scope="startup", workload=ColdStart)
+    run = replace(a_run(), ours=lambda: contextlib.nullcontext(Server({fake.name: fake})))
+    ((_, (theirs, *mine), comparison),) = measure_each([smoke("purejaxrl-learning", work="solve")], run)
+    assert (theirs.case, theirs.scope, theirs.status) == ("peer_solution", "startup", status), theirs.reason
+    if status == "failed":
+        assert "1 of 1 runs missed a mean return of 40" in theirs.reason
+        return
+    assert comparison is not None
+    assert mine[0].samples_ns == [3e9, 3e9]
+    metrics = {name: found.value for name, found in theirs.metrics.items()}
+    parts = theirs.notes["samples_s"]
+    assert theirs.samples_ns == pytest.approx([1e9 * sum(both) for both in zip(*parts.values(), strict=True)])
+    assert (metrics["ours_total_s"], metrics["ours_import_torch_s"]) == (3.0, 1.0)
+    assert metrics["ours_over_peer"] == pytest.approx(math.prod(theirs.samples_ns) ** 0.5 / 3e9)
     assert "PPO" in markdown([theirs])
 
 

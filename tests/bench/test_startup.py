@@ -13,6 +13,7 @@ import pytest
 
 from bench.core.measure import Plan
 from bench.workloads import startup
+from bench.workloads.setups import starts
 from bench.workloads.startup import CACHED, COLD, first_step_point, first_update_point
 
 FIRST_STEP = first_step_point("cartpole", 4, 1, "host", COLD)
@@ -44,7 +45,7 @@ def test_clock_starts_before_anything_is_imported(tmp_path):
     As a module of its package the process would import first.
     """
     words = [sys.executable, "-m", "bench.workloads.fresh", json.dumps(FIRST_STEP), str(tmp_path)]
-    env = {**os.environ, "PYTHONPATH": str(startup.ROOT)}
+    env = {**os.environ, "PYTHONPATH": str(starts.ROOT)}
     late = subprocess.run(words, env=env, capture_output=True, text=True)
     assert late.returncode != 0
     assert "must start with nothing imported (got bench, " in late.stderr
@@ -79,7 +80,7 @@ def test_process_that_fails_says_why(monkeypatch):
     workload = startup.startup(FIRST_STEP)
     failed = subprocess.CompletedProcess([], 3, "", "ImportError: no such thing")
     monkeypatch.setattr("warpdrive_min.processes.run", lambda *_, **__: failed)
-    with pytest.raises(startup.StartError, match=r"exit status 3\): ImportError: no such thing"):
+    with pytest.raises(starts.StartError, match=r"exit status 3\): ImportError: no such thing"):
         workload.run()
 
 

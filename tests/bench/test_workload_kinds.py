@@ -40,7 +40,7 @@ def once(got: Measurement = COURSE) -> Once:
 def cold_start() -> ColdStart:
     """Return a workload of two processes, of 3 and 5 s."""
     starts = iter([{"import_s": 1.0, "build_s": 2.0}, {"import_s": 2.0, "build_s": 3.0}])
-    return ColdStart(run=lambda: next(starts), check=lambda: RIGHT, facts=facts(starts=1))
+    return ColdStart(run=lambda index: next(starts), check=lambda: RIGHT, facts=facts(starts=1))
 
 
 def ranks(got: Measurement = REPORT) -> Ranks:

@@ -33,7 +33,7 @@ from warpdrive_min.errors import WarpDriveError
 from warpdrive_min.policies import random_policy
 
 DECLARED = declared()
-TINY = Plan(sample_s=1e-4, n_samples=3, max_samples=3, warm_up_cap_s=0.0, n_starts=1, watch_s=0.0)
+TINY = Plan(sample_s=1e-4, n_samples=3, max_samples=3, warm_up_cap_s=0.0, n_starts=1, n_long_starts=1, watch_s=0.0)
 PRESETS: tuple[Preset, ...] = ("smoke", "default", "full", "paper")
 
 
@@ -50,6 +50,8 @@ def smoke_points():
             points = points[:1] + [{**points[0], "backend": backend, "mode": "graph"} for backend in ON_GPU]
         for point in points:
             marks = [pytest.mark.gpu] if point["backend"] in ON_GPU else []
+            if case.name == "time_to_solution":
+                marks.append(pytest.mark.nightly)  # three processes that import torch, two of which train
             if point["backend"] == "numba" and (case.scope in ("rollout", "learn") or point.get("kept") == "last"):
                 marks.append(pytest.mark.nightly)  # long compilation; `train`, and stored steps, are alike
             yield pytest.param(case, point, id=point_name(case.name, point), marks=marks)
@@ -66,7 +68,7 @@ def test_smoke_point_is_measured_and_right(case, point):
     assert got.after.passed
     assert DECLARED[case.name].holds(got.before.oracle, got.after.oracle), "docs/sweeps.md says what is checked"
     assert min(metric.value for metric in got.metrics.values()) > 0
-    assert case.scope != "startup" or next(iter(got.notes["samples_s"])) == "import_s"
+    assert case.name != "startup" or next(iter(got.notes["samples_s"])) == "import_s"
     assert workload.facts.threads is None or workload.facts.threads >= 1
     if case.workload is Timed:
         assert workload.facts.mode == point.get("mode", workload.facts.mode)

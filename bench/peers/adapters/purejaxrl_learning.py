@@ -12,7 +12,7 @@ from .on_jax import device
 from .purejaxrl import CONFIG, PACKAGES, imported
 from .work import TRACED, Point
 
-__all__ = ["PACKAGES", "device", "learn"]
+__all__ = ["PACKAGES", "device", "learn", "solve"]
 
 SHIPPED = {"NUM_STEPS": 128, "UPDATE_EPOCHS": 4, "NUM_MINIBATCHES": 4, "LR": 2.5e-4, "ANNEAL_LR": True}
 """More settings of its script for CartPole."""
@@ -33,46 +33,81 @@ def learn(point: Point) -> dict[str, Any]:
     Raises:
         RuntimeError: Something compiled while it was timed.
     """
-    ppo = imported()
-    import jax  # noqa: PLC0415  (theirs)
-    import numpy as np  # noqa: PLC0415
-
-    compiled = on_jax.compile_counter()
-    n_envs, total_steps, options = point["n_envs"], point["total_steps"], point["options"]
-    sizes = {"ENV_NAME": IDS[point["env"]], "NUM_ENVS": n_envs, "TOTAL_TIMESTEPS": total_steps}
-    config = {**CONFIG, **SHIPPED, **sizes, **options}
-    whole_run = ppo.make_train(dict(config))
-
-    def trained(key: Any) -> Any:
-        made = whole_run(key)
-        info = made["metrics"]
-        return made["runner_state"][0].params, info["returned_episode"], info["returned_episode_returns"]
-
-    key = jax.random.PRNGKey(point["seed"])
-    began = time.perf_counter()
-    program = jax.jit(trained).lower(key).compile()
-    compile_s, programs = time.perf_counter() - began, compiled()
+    run = CompiledRun(point)
     for _ in range(2):
-        began = time.perf_counter()
-        weights, ended, returns = jax.block_until_ready(program(key))
-        seconds = time.perf_counter() - began
-        if seconds >= LONG_S:
+        if run.train() >= LONG_S:
             break
-    if compiled() > programs:
-        raise RuntimeError(f"a timed run must not compile (got {compiled() - programs} programs)")
-    update_steps = n_envs * config["NUM_STEPS"]
-    rows = summed_up(np.asarray(ended), np.asarray(returns), update_steps, max(1, point["row_steps"] // update_steps))
-    return {
-        "compile_s": compile_s,
-        "programs": programs,
-        "seconds": seconds,
-        "env_steps": rows[-1][0],
-        "rows": rows,
-        "played": played(ppo, config, weights, point["n_episodes"]),
-        "trace": environments.prepare({**point, "n_envs": TRACED, "options": {"unroll": 0}}).trace(),
-        "device": device(),
-        "notes": {"config": config},
-    }
+    return run.report()
+
+
+def solve(point: Point) -> CompiledRun:
+    """Compile a run and train once, as its script does; the weights stay. Waits."""
+    run = CompiledRun(point)
+    run.train()
+    return run
+
+
+class CompiledRun:
+    """A training run as one program.
+
+    Args:
+        point: As of `learn`.
+    """
+
+    def __init__(self, point: Point) -> None:
+        self._ppo, self._point = imported(), point
+        import jax  # noqa: PLC0415  (theirs)
+
+        self._compiled = on_jax.compile_counter()
+        n_envs, total_steps, options = point["n_envs"], point["total_steps"], point["options"]
+        sizes = {"ENV_NAME": IDS[point["env"]], "NUM_ENVS": n_envs, "TOTAL_TIMESTEPS": total_steps}
+        self._config = {**CONFIG, **SHIPPED, **sizes, **options}
+        whole_run = self._ppo.make_train(dict(self._config))
+
+        def trained(key: Any) -> Any:
+            made = whole_run(key)
+            info = made["metrics"]
+            return made["runner_state"][0].params, info["returned_episode"], info["returned_episode_returns"]
+
+        self._key = jax.random.PRNGKey(point["seed"])
+        began = time.perf_counter()
+        self._program = jax.jit(trained).lower(self._key).compile()
+        self._compile_s, self._programs = time.perf_counter() - began, self._compiled()
+
+    def train(self) -> float:
+        """Train from the seed; return the seconds. Waits."""
+        import jax  # noqa: PLC0415  (theirs)
+
+        began = time.perf_counter()
+        self._weights, self._ended, self._returns = jax.block_until_ready(self._program(self._key))
+        self._seconds = time.perf_counter() - began
+        return self._seconds
+
+    def report(self) -> dict[str, Any]:
+        """Evaluate the weights, and return everything known of the run.
+
+        Raises:
+            RuntimeError: Something compiled while it was timed.
+        """
+        import numpy as np  # noqa: PLC0415
+
+        point, config = self._point, self._config
+        if self._compiled() > self._programs:
+            raise RuntimeError(f"a timed run must not compile (got {self._compiled() - self._programs} programs)")
+        update_steps = point["n_envs"] * config["NUM_STEPS"]
+        updates = max(1, point["row_steps"] // update_steps)
+        rows = summed_up(np.asarray(self._ended), np.asarray(self._returns), update_steps, updates)
+        return {
+            "compile_s": self._compile_s,
+            "programs": self._programs,
+            "seconds": self._seconds,
+            "env_steps": rows[-1][0],
+            "rows": rows,
+            "played": played(self._ppo, config, self._weights, point["n_episodes"]),
+            "trace": environments.prepare({**point, "n_envs": TRACED, "options": {"unroll": 0}}).trace(),
+            "device": device(),
+            "notes": {"config": config},
+        }
 
 
 def summed_up(ended: Any, returns: Any, update_steps: int, updates: int) -> list[tuple[int, int, float | None]]:

@@ -97,6 +97,13 @@ def starts_table(records: Sequence[Record]) -> Table[Part]:
     )
 
 
+def solutions_table(records: Sequence[Record]) -> Table[Record]:
+    """Return the time to a solution, its parts and env steps, by point."""
+    made = every_point(records)
+    caption = "Time from the command to a solved environment: medians over new processes, each with its own seed."
+    return replace(made, caption=made.caption.replace(f"Case {records[0].case}: medians over samples.", caption))
+
+
 # ------------------------------------------------------------------ learn
 
 MOST_LISTED: Final = 100
@@ -252,6 +259,7 @@ VIEWS: Final[Mapping[str, View]] = {
     "scaling": View(scaling_table, (run_charts.scaling_chart,)),
     "learn": View(learning_table, run_charts.LEARNING),
     "startup": View(starts_table, (run_charts.starts_chart,)),
+    "time_to_solution": View(solutions_table, (run_charts.solutions_chart,)),
     "memory": View(memory_table, (env_charts.memory_chart,)),
 }
 """Views by case, in the order of tables and charts."""

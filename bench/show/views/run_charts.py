@@ -191,6 +191,45 @@ def _start_name(record: Record) -> str:
     return f"{environment(str(point['env']))}, {point['until']}, {backend_label(record)}, {point['cache']}"
 
 
+SOLUTION_PARTS: Final = {"import_torch_s": "", "ours_s": "///"}
+"""Parts of the time to a solution, with their hatches."""
+MARK: Final = {"color": "black", "marker": "|", "linestyle": "none"}
+"""Style of a total on its stacked bar."""
+
+
+def solutions_chart(records: Sequence[Record]) -> Chart:
+    """Chart the time from the command to a solved environment."""
+
+    def row(record: Record) -> str:
+        return f"{backend_label(record)}, {record.point['caches']} caches"
+
+    def seconds(record: Record, part: str) -> str:
+        return f"{ratio_text(found.value)} s" if (found := metric(record, part)) else ""
+
+    def panel(key: tuple[Any, ...], found: Sequence[Record]) -> Panel:
+        env, algorithm, threshold = key
+        title = f"{environment(str(env))} with {algorithm}, to a mean return of {threshold:g}"
+        made = bars(title, found, SOLUTION_PARTS, metric, row, seconds)
+        totals = [
+            DataPoint(each.value, place, each.low, each.high, record.run_id)
+            for place, record in enumerate(found)
+            if (each := metric(record, "total_s"))
+        ]
+        return Panel(made.title, [*made.series, Series("total, 95 % interval", MARK, totals)], made.ticks)
+
+    return row_chart(
+        sorted(latest(records), key=by("caches", "backend")),
+        ("env", "algorithm", "threshold"),
+        panel,
+        name="time-to-solution",
+        title="Time from the command to a solved environment",
+        caption="The documented command, from the start of its process to its end, with its checkpoints. The first "
+        "part is a process that only imports torch and creates the context, run before each sample.",
+        statistic="medians over new processes, each with its own seed",
+        x=Axis("seconds since the start of the process", is_log=False),
+    )
+
+
 def iteration(record: Record) -> str:
     """Name a point of a trainer without its environment and backend."""
     point = record.point
