@@ -355,6 +355,14 @@ def test_command_shows_speeds(write):
     assert "python -m bench" in result.output
 
 
+def test_command_takes_the_name_of_a_shipped_environment():
+    """A shipped environment's name works as in `train -e`; bounds run too, in a process."""
+    result = run("cartpole", "--backend", "cpu", "--check", "flags", "--check", "bounds", "--envs", 2)
+    assert result.exit_code == 0, result.output
+    assert result.output.startswith("CartPole")
+    assert "python -m bench run --env cartpole`" in result.output
+
+
 def test_command_has_small_sizes_in_the_simulator_unless_others_are_asked_for(write, tmp_path, monkeypatch):
     """The command uses small sizes in the simulator by default.
 
