@@ -55,7 +55,7 @@ def table(
 
 
 def refresh(documents: Annotated[list[Path], typer.Argument(help="Markdown files to update.")]) -> None:
-    """Update documents by running the `bench table` command above each table."""
+    """Update tables in Markdown files; the line above a table has its `bench table` command."""
     with exiting(1, FileError, ShowError, OSError, to_stderr=True):
         for document in documents:
             echo(f"{document}:")
