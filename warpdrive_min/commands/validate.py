@@ -63,7 +63,7 @@ def validate(
     ] = 1e-4,
     check: Annotated[list[str] | None, typer.Option(help="Run only this check; may be repeated.")] = None,
     card: Annotated[
-        bool, typer.Option(help="Also measure speed, in env steps/s, and print a table (card) of it.")
+        bool, typer.Option(help="Also measure the speed in env steps/s; --no-card leaves it out.")
     ] = True,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the report to this file.")] = None,
 ) -> None:
