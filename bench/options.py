@@ -265,7 +265,7 @@ def chosen(choice: Choice) -> list[Job]:
 
 
 def why_none(choice: Choice) -> str:
-    """Return the values that would match, if no point passes the options; see `existing_values`."""
+    """Return `existing_values` if no point passes the options, else empty."""
     conditions = [*(f"case={name}" for name in choice.cases), *choice.where]
     timed = [{"case": job.case.name, **job.point} for job in jobs(choice.preset) if job.case.workload is Timed]
     if not conditions or any(matches(point, conditions) for point in timed):

@@ -356,7 +356,10 @@ def test_command_shows_speeds(write):
 
 
 def test_command_takes_the_name_of_a_shipped_environment():
-    """A shipped environment's name works as in `train -e`; bounds run too, in a process."""
+    """A shipped environment's name works, as in `train -e`.
+
+    Bounds run too, in a separate process.
+    """
     result = run("cartpole", "--backend", "cpu", "--check", "flags", "--check", "bounds", "--envs", 2)
     assert result.exit_code == 0, result.output
     assert result.output.startswith("CartPole")

@@ -62,9 +62,7 @@ def validate(
         float, typer.Option(min=0, max=1e6, help="Largest difference from the reference if not exact.")
     ] = 1e-4,
     check: Annotated[list[str] | None, typer.Option(help="Run only this check; may be repeated.")] = None,
-    card: Annotated[
-        bool, typer.Option(help="Also measure the speed in env steps/s; --no-card leaves it out.")
-    ] = True,
+    card: Annotated[bool, typer.Option(help="Also measure the speed in env steps/s; --no-card leaves it out.")] = True,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the report to this file.")] = None,
 ) -> None:
     """Check every kernel of an environment; exits with 1 if a check failed.
