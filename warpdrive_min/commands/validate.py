@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from importlib.util import find_spec
 from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any
@@ -80,6 +81,9 @@ def validate(
         names, chosen = _checks(check), _backends(backend)
         given = read_settings(config or [], "validate --config")
         shipped = environments().get(path)
+        is_found = shipped is not None or not path.isidentifier() or Path(path).exists() or find_spec(path) is not None
+        do = f"known are {known(environments())}; others by path or module:Class"
+        require(is_found, "validate", "unknown environment", path, do)
         target = path if shipped is None else f"{shipped.__module__}:{shipped.__name__}"
         cls = load_class(target, class_name)
         asked: dict[str, Any] = {
