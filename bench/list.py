@@ -21,7 +21,7 @@ print(json.dumps({name: str(state) for name, state in availability().items()}))
 """
 
 LEGEND: Final = {
-    "backend": "numpy is a vectorised NumPy baseline without this framework; the last lines explain the others",
+    "backend": "cpu is NumPy, host C++ on a CPU, numba and pycuda use a GPU; numpy is NumPy code without this framework",
     "cache": "compiled code: cold starts from an empty folder, cached from a filled one",
     "exact": "True: floats are bit-identical on all backends",
     "fused": "False: the networks run in torch, not in our kernels",
