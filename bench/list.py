@@ -21,7 +21,7 @@ print(json.dumps({name: str(state) for name, state in availability().items()}))
 """
 
 LEGEND: Final = {
-    "backend": "cpu is NumPy, host C++ on a CPU, numba and pycuda use a GPU; numpy is NumPy code without this framework",
+    "backend": "cpu is our NumPy reference, host C++, numba and pycuda use a GPU; numpy is a baseline without our code",
     "cache": "compiled code: cold starts from an empty folder, cached from a filled one",
     "exact": "True: floats are bit-identical on all backends",
     "fused": "False: the networks run in torch, not in our kernels",
