@@ -17,7 +17,7 @@ from .core.archive import read_toml
 from .core.case import Job
 from .core.errors import CompareError
 from .core.measure import Timed
-from .core.point import ABSENT, PLAIN, Preset, PresetName, matches, unmet_condition, why_no_plain
+from .core.point import ABSENT, PLAIN, Point, Preset, PresetName, matches, unmet_condition, why_no_plain
 from .core.record import RESULTS, Record, RecordError, new_run_id, read_all, reporting_skipped_lines, selected
 from .process.sweep import read_existing
 from .show import render
@@ -66,11 +66,14 @@ def _known_cases(names: list[str] | None) -> list[str] | None:
 MOST_COUNT: Final = 2**31 - 1
 """Largest number of environments, agents or repetitions."""
 CaseNames = Annotated[list[str] | None, typer.Option(callback=_known_cases, help="Only these cases; may be repeated.")]
-Names = Annotated[list[str] | None, typer.Option(help="Only these values; may be repeated.")]
+Names = Annotated[list[str] | None, typer.Option(help="Only the preset's points with this value; may be repeated.")]
 Gated = Annotated[
     list[str] | None, typer.Option(help="Only these cases; by default the points of bench/judge/gated.toml.")
 ]
-Counts = Annotated[list[int] | None, typer.Option(min=1, max=MOST_COUNT, help="Only these values; may be repeated.")]
+Counts = Annotated[
+    list[int] | None,
+    typer.Option(min=1, max=MOST_COUNT, help="Only the preset's points with this number; may be repeated."),
+]
 Where = Annotated[list[str] | None, typer.Option(help="Only points with AXIS=VALUE; may be repeated.")]
 AtOnce = Annotated[
     int, typer.Option(min=1, max=1024, help="Points or rounds to set up concurrently; each is timed alone.")
@@ -162,6 +165,28 @@ def require_met(conditions: Sequence[str], todo: Sequence[Job]) -> None:
         raise typer.BadParameter(f"{condition}: {do}; leave it out")
 
 
+def values_of(axis: str, points: Sequence[Point]) -> str:
+    """Return an axis's values as text, numbers in order."""
+    values = dict.fromkeys(str(point.get(axis, ABSENT)) for point in points)
+    return ", ".join(sorted(values, key=lambda value: int(value) if value.isdecimal() else -1))
+
+
+def existing_values(conditions: Sequence[str], points: Sequence[Point]) -> str:
+    """Return the values that would match, for conditions that match no point.
+
+    These are an axis's values in points that meet all conditions on other axes. Empty: no axis has any.
+    """
+    found = []
+    for axis in dict.fromkeys(each.partition("=")[0] for each in conditions):
+        others = [each for each in conditions if not each.startswith(f"{axis}=")]
+        values = values_of(axis, [point for point in points if matches(point, others)])
+        if values:
+            given = ", ".join(each.partition("=")[2] for each in conditions if each not in others)
+            beside = " with the other options" if others else ""
+            found.append(f"{axis}={given} matches no point; values of {axis}{beside}: {values}")
+    return "; or ".join(found)
+
+
 def no_plain_numpy(conditions: Sequence[str]) -> str:
     """Return why conditions select vectorised NumPy where it is missing; else ""."""
     if f"backend={PLAIN}" not in conditions:
@@ -243,6 +268,15 @@ def chosen(choice: Choice) -> list[Job]:
         wanted = [job for job in jobs(choice.preset, cases) if job.case.is_paired and matches(job.point, choice.where)]
         require_met([*cases, *choice.where], wanted)
     return runnable(wanted, availability(), "left out")
+
+
+def why_none(choice: Choice) -> str:
+    """Return `existing_values` if no point passes the options, else empty."""
+    conditions = [*(f"case={name}" for name in choice.cases), *choice.where]
+    timed = [{"case": job.case.name, **job.point} for job in jobs(choice.preset) if job.case.workload is Timed]
+    if not conditions or any(matches(point, conditions) for point in timed):
+        return ""
+    return existing_values(conditions, timed)
 
 
 @contextmanager

@@ -75,10 +75,11 @@ def command(
     kept = {"case": case, "env": env, "backend": backend, "n_envs": n_envs, "n_agents": n_agents}
     named = [f"{axis}={value}" for axis, values in kept.items() for value in values or ()]
     conditions = [*named, *(where or [])]
-    todo = jobs(preset.value, conditions)
+    todo, candidates = jobs(preset.value, conditions), list[Job]()
     try:
         for name in outside_of(env or (), config or (), n_agents or ()):
             made = outside_jobs(name, config or (), preset.value, case or (), backend or (), n_envs or ())
+            candidates += made
             todo += [job for job in made if matches({"case": job.case.name, **job.point}, where or [])]
     except (CompareError, ConfigError) as error:
         raise typer.BadParameter(str(error)) from error
@@ -86,7 +87,10 @@ def command(
         say(without_numpy)
     if not todo:
         if not without_numpy:
-            say(f"no point passes the filters; `python -m bench list` shows the axes of preset {preset.value}")
+            given, known = (where or [], candidates) if candidates else (conditions, jobs(preset.value))
+            why = options.existing_values(given, [{"case": job.case.name, **job.point} for job in known])
+            do = f"`python -m bench list` shows the points of preset {preset.value}, which options only filter"
+            say(f"no point passes the filters: {why or 'more than one option excludes all points'}; {do}")
         raise typer.Exit(Code.NOTHING)
     options.require_met([each for each in conditions if not each.startswith("env=")], todo)
     require_writable(out, "--out")

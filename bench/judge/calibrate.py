@@ -23,7 +23,7 @@ from ..core.machine import kind
 from ..core.point import PresetName, command_line, point_name
 from ..core.record import Record
 from ..core.stats import median, smallest_detectable
-from ..options import COMPARISONS, AtOnce, Choice, Gated, Resume, Where, gated, resumed_or_new_run_id, say
+from ..options import COMPARISONS, AtOnce, Choice, Gated, Resume, Where, gated, resumed_or_new_run_id, say, why_none
 from ..process.checkouts import WORKING_TREE
 from ..process.interleaved import Pair, PairFiles, measure_revisions
 from ..process.stopping import register_outputs
@@ -135,7 +135,8 @@ def calibrate(
     pairs, skipped, failed = list[Pair](), dict[str, None](), dict[str, None]()
     with exiting(Code.BROKEN, CompareError, WorkerError):
         if not points:
-            raise NothingMeasured("calibrate: no point passes the filters; `python -m bench list` shows the axes")
+            why = why_none(choice) or "`python -m bench list` shows the axes"
+            raise NothingMeasured(f"calibrate: no point passes the filters; {why}")
         for index in range(rounds):
             say(f"A/A comparison {index + 1} of {rounds}")
             both = WORKING_TREE, WORKING_TREE

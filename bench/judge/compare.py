@@ -194,7 +194,16 @@ def _sides(
             "compare: --allow-mismatch needs records on both sides (got sides to measure); leave it out"
         )
     if axis is not None:
-        both = pairs_along_axis(axis, chosen(choice))
+        points = chosen(choice)
+        both = pairs_along_axis(axis, points)
+        if not both:
+            name, values = (
+                axis.partition("=")[0],
+                options.values_of(axis.partition("=")[0], [job.point for job in points]),
+            )
+            why = f"pairs differ in {name} alone; values of {name} in the points here: {values}"
+            why = why if points else options.why_none(choice) or "no point passes the options and can run here"
+            raise NothingMeasured(f"compare: no point is on both sides of --axis {axis}; {why}")
         sides = [sides_of(run_id, one.case, (one.point, other.point), (start, start)) for one, other in both]
         return measure_all(sides, choice.preset, say, outputs, choice.at_once), []
     assert a is not None

@@ -269,7 +269,7 @@ def from_revision(report: Report, choice: Choice) -> None:
     if not points:
         raise NothingMeasured(
             f"gate: no point of preset {choice.preset} can run here and passes --case and --where; "
-            "`python -m bench list` shows cases, axes and backends"
+            f"{options.why_none(choice) or '`python -m bench list` shows cases, axes and backends'}"
         )
     outputs = PairFiles.of(choice.out, choice.run_id)
     require_writable(choice.out, "--out")

@@ -57,7 +57,10 @@ def table(
 
 
 def refresh(documents: Annotated[list[Path], typer.Argument(help="Markdown files to update.")]) -> None:
-    """Update documents by running the `bench table` command above each table."""
+    """Update tables in Markdown files with the commands that the files name.
+
+    The line above each table is its `python -m bench table` command.
+    """
     with exiting(1, FileError, ShowError, OSError, to_stderr=True):
         for document in documents:
             echo(f"{document}:")

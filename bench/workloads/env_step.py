@@ -179,7 +179,7 @@ def step(point: Point) -> Timed:
 
 ENV_STEP: Final = Case(
     name="env_step",
-    title="sample random actions, step every environment, restart those that ended",
+    title="sample random actions, step all environments, reset those whose episode ended",
     scope="env",
     workload=Timed,
     points=env_step_points,
@@ -188,7 +188,7 @@ ENV_STEP: Final = Case(
 )
 GRAPH: Final = timed_case(
     name="graph",
-    title="env_step with every launch by itself, and all of many steps in one graph",
+    title="env_step, one kernel launch after the other or many steps in one CUDA graph",
     scope="env",
     points=graph_points,
     setup=env_step,
@@ -196,7 +196,7 @@ GRAPH: Final = timed_case(
 )
 NEIGHBOR_SEARCH: Final = timed_case(
     name="neighbor_search",
-    title="step Tag Continuous, looking for neighbours among all pairs of agents or in a grid of cells",
+    title="env_step of Tag Continuous, finding neighbours among all agents or in a grid of cells",
     scope="env",
     points=neighbor_search_points,
     setup=env_step,
@@ -204,7 +204,7 @@ NEIGHBOR_SEARCH: Final = timed_case(
 )
 PUBLISHED: Final = timed_case(
     name="published",
-    title="env_step at sizes that others were measured at",
+    title="env_step at the sizes of published measurements",
     scope="env",
     points=published_points,
     setup=env_step,
@@ -212,7 +212,7 @@ PUBLISHED: Final = timed_case(
 )
 STEP: Final = timed_case(
     name="step",
-    title="step every environment and restart those that ended, with actions that stay",
+    title="env_step without sampling: the actions stay the same",
     scope="kernel",
     points=step_points,
     setup=step,

@@ -112,37 +112,37 @@ def kernel_case(name: str, noun: str = "launched", **declared: Any) -> Case:
 SAMPLER: Final = kernel_case(
     "sampler",
     "draws",
-    title="draw an action for every agent: ours against torch.multinomial and Categorical",
+    title="sample an action for each agent, compared with torch.multinomial and Categorical",
     points=sampler_points,
     over=("implementation", "torch.multinomial", "torch.Categorical"),
 )
 RESET: Final = kernel_case(
     "reset",
-    title="restart every environment: by its own kernel, or by copying saved arrays",
+    title="reset all environments, by their own kernel or by copying saved arrays",
     points=reset_points,
     over=("backend", "cpu"),
 )
 RETURN_SCAN: Final = kernel_case(
     "return_scan",
-    title="sum up discounted rewards: our kernel against a loop and a cumulative sum of torch",
+    title="discounted sums of rewards, compared with a loop and a cumulative sum in torch",
     points=scan_points,
     over=("implementation", "torch loop"),
 )
 SHUFFLE: Final = kernel_case(
     "shuffle",
-    title="draw a permutation: ours against torch.randperm",
+    title="random permutation, compared with torch.randperm",
     points=shuffle_points,
     over=("implementation", "torch.randperm"),
 )
 RECORD: Final = kernel_case(
     "record",
-    title="keep a step of a rollout and sum over its episodes",
+    title="store one step of a rollout and add it to the sums of its episodes",
     points=record_points,
     over=("backend", "cpu"),
 )
 LAUNCH: Final = kernel_case(
     "launch",
-    title="launch next to nothing, one by one and in a graph: ours against torch",
+    title="launch a tiny kernel, alone or in a CUDA graph, compared with torch",
     points=launch_points,
     over=("implementation", "torch"),
 )

@@ -80,7 +80,7 @@ def many_steps(point: Point) -> Timed:
 
 MANY_STEPS: Final = timed_case(
     name="many_steps",
-    title="steps, random or of a policy, many in a launch, or a draw and a step at a time",
+    title="env_step with many steps in one kernel launch, with random actions or a policy's",
     scope="env",
     points=many_steps_points,
     setup=many_steps,

@@ -183,7 +183,7 @@ def declared_bytes(wrapper: EnvWrapper) -> int:
 
 MEMORY: Final = Case(
     name="memory",
-    title="what an environment needs of memory, and how many fit",
+    title="memory of an environment's arrays, and how many environments fit",
     scope="memory",
     workload=Once,
     points=memory_points,

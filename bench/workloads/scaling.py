@@ -213,7 +213,7 @@ def rank_check(trainer: WatchedTrainer, world: World) -> Comparison:
 
 SCALING: Final = Case(
     name="scaling",
-    title="train in several ranks of one host, with the same number of environments in each",
+    title="one training iteration in several ranks (processes), each with n_envs environments",
     scope="train",
     workload=Ranks,
     points=scaling_points,

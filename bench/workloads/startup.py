@@ -185,7 +185,7 @@ def first_update(point: Point) -> tuple[Arrays, str]:
 
 STARTUP: Final = Case(
     name="startup",
-    title="from a fresh process to the first step, or to a trainer that has learned and is captured",
+    title="time from a new process to its first step or first training update",
     scope="startup",
     workload=ColdStart,
     points=startup_points,

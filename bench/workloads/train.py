@@ -153,7 +153,7 @@ def train(point: Point) -> Timed:
 
 ROLLOUT: Final = timed_case(
     name="rollout",
-    title="let the policies play and keep what could be learned from",
+    title="collect a rollout for training, without learning",
     scope="rollout",
     points=rollout_points,
     setup=rollout,
@@ -161,7 +161,7 @@ ROLLOUT: Final = timed_case(
 )
 TRAIN: Final = Case(
     name="train",
-    title="play a rollout of the policies and learn from it",
+    title="one training iteration: a rollout and the update of the policies",
     scope="train",
     workload=Timed,
     points=train_points,

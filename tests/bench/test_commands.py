@@ -83,6 +83,12 @@ def test_list_names_cases_and_backends():
     assert lines[-len(BACKENDS) :] == [f"  {name}: {state}" for name, state in availability().items()]
 
 
+def test_list_explains_axes_that_exist():
+    """Every explained axis is an axis of a case."""
+    axes = {axis for case in CASES.values() for axis in case.axes("full")}
+    assert set(bench_list.LEGEND) <= axes
+
+
 def test_list_says_that_a_backend_does_not_answer(monkeypatch):
     """`bench list` reports a backend that does not answer.
 

@@ -355,6 +355,17 @@ def test_command_shows_speeds(write):
     assert "python -m bench" in result.output
 
 
+def test_command_takes_the_name_of_a_shipped_environment():
+    """A shipped environment's name works, as in `train -e`.
+
+    Bounds run too, in a separate process.
+    """
+    result = run("cartpole", "--backend", "cpu", "--check", "flags", "--check", "bounds", "--envs", 2)
+    assert result.exit_code == 0, result.output
+    assert result.output.startswith("CartPole")
+    assert "python -m bench run --env cartpole`" in result.output
+
+
 def test_command_has_small_sizes_in_the_simulator_unless_others_are_asked_for(write, tmp_path, monkeypatch):
     """The command uses small sizes in the simulator by default.
 
@@ -400,6 +411,7 @@ def test_command_names_the_first_error_of_a_build_and_skips_the_rest_in_a_row(wr
     [
         (["no/such/folder"], "the path must exist"),
         (["no_such_module:Ring"], "cannot import"),
+        (["chess"], "unknown environment (got 'chess'); known are"),
         *[([name], "must be a path, or a module's dotted name") for name in (":Ring", "..ring:Ring", "a..b:Ring")],
         (["tests.environments.counter"], "give one as module:Class"),
         (["tests.environments.counter", "--class", "Nobody"], "has no environment 'Nobody'"),

@@ -113,6 +113,13 @@ def test_train_resumes_the_latest_run(tmp_path):
         assert (folder / "checkpoints" / "checkpoint_000000003").is_dir()
 
 
+def test_train_counts_the_iterations_of_this_call(tmp_path):
+    """With `--iterations`, progress counts to the end of this call, not of the run."""
+    result = train(tmp_path, "--iterations", "2")
+    assert "iteration 1/2 " in result.output
+    assert f"finished after 2 of the run's {N_ITERATIONS} iterations" in result.output
+
+
 @pytest.mark.parametrize("by", ["latest", "its folder"])
 def test_run_that_is_resumed_with_a_run_config_keeps_its_backend(by, tmp_path):
     """A run resumed with its run config keeps its backend.

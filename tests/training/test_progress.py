@@ -37,7 +37,8 @@ def test_progress_elsewhere_is_a_line_for_each_row():
     """
     got = shown([row(10, tagger=12.3456, runner=-4), row(20, tagger=math.nan)], is_terminal=False)
     assert got.splitlines() == [
-        "iteration 10/30  1,234,567 env steps/s  mean return (higher is better): tagger 12.35, runner -4  0:02:00 left",
+        "iteration 10/30  1,234,567 env steps/s  "
+        "mean return by policy (higher is better): tagger 12.35, runner -4  0:02:00 left",
         "iteration 20/30  1,234,567 env steps/s  0:01:00 left",
     ]
 
@@ -74,7 +75,7 @@ def test_progress_in_a_terminal_is_a_bar():
     Names are text, not markup.
     """
     got = shown([row(10, tagger=1.5), row(30, **{"[bold]x": 2.5})], is_terminal=True)
-    assert "30/30 1,234,567 env steps/s  mean return (higher is better): [bold]x 2.5  0:00:00 left" in got
+    assert "30/30 1,234,567 env steps/s  mean return by policy (higher is better): [bold]x 2.5  0:00:00 left" in got
     assert "\r" in got, "the bar must be drawn in place"
 
 

@@ -296,7 +296,7 @@ def _train(trainer: Trainer, plan: Plan, iterations: int | None, quiet: bool, ce
     if talks:
         _say_start(trainer, plan)
     is_alone = trainer.world.size == 1
-    with _signals(once=is_alone) as caught, ProgressLine(trainer.n_iterations, trainer.iteration, talks) as progress:
+    with _signals(once=is_alone) as caught, ProgressLine(last, trainer.iteration, talks) as progress:
         is_stopped = False
         while trainer.iteration < last and not trainer.is_finished and not is_stopped:
             row = trainer.train(1, wait=False)
@@ -375,7 +375,8 @@ def _say_end(trainer: Trainer, plan: Plan, is_stopped: bool) -> None:
         say(f"{len(trainer.failed):,} of {n_members:,} members failed" if trainer.failed else f"{n_members:,} members")
         if least is not None:
             say(f"{len(trainer.reached_at):,} of {n_members:,} members reached the target return")
-    done = f"{trainer.iteration:,} of {trainer.n_iterations:,} iterations, {trainer.env_steps:,} env steps"
+    all_of = "" if trainer.is_finished or is_stopped else "the run's "
+    done = f"{trainer.iteration:,} of {all_of}{trainer.n_iterations:,} iterations, {trainer.env_steps:,} env steps"
     say(f"{why} after {done}; checkpoint saved")
     if is_stopped:
         return  # the stop message shows the resume command

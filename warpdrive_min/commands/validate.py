@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from importlib.util import find_spec
 from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,7 +20,7 @@ from rich.text import Text
 from warpdrive_min import backends
 from warpdrive_min.agreement import CHECKS, Result, Subject, load_class, run_checks
 from warpdrive_min.backends.numba_cuda import simulated
-from warpdrive_min.commands.environments import read_settings, report_errors
+from warpdrive_min.commands.environments import environments, read_settings, report_errors
 from warpdrive_min.config import MAX_SEED
 from warpdrive_min.errors import WarpDriveError, known, require
 from warpdrive_min.files import require_writable, write_atomically
@@ -44,7 +45,9 @@ def _size_help(what: str, name: str) -> str:
 
 
 def validate(
-    path: Annotated[str, typer.Argument(help="Folder of a package, path of a module, or package.module:ClassName.")],
+    path: Annotated[
+        str, typer.Argument(help="Name of a shipped environment, package folder, module, or package.module:ClassName.")
+    ],
     backend: Annotated[list[str] | None, typer.Option(help="Check only this backend; may be repeated.")] = None,
     config: Annotated[list[str] | None, typer.Option(help="Argument of the class, KEY=VALUE; VALUE is JSON.")] = None,
     class_name: Annotated[str | None, typer.Option("--class", help="Name of the class, if there are several.")] = None,
@@ -60,7 +63,7 @@ def validate(
         float, typer.Option(min=0, max=1e6, help="Largest difference from the reference if not exact.")
     ] = 1e-4,
     check: Annotated[list[str] | None, typer.Option(help="Run only this check; may be repeated.")] = None,
-    card: Annotated[bool, typer.Option(help="Also measure env steps/s.")] = True,
+    card: Annotated[bool, typer.Option(help="Also measure the speed in env steps/s; --no-card leaves it out.")] = True,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the report to this file.")] = None,
 ) -> None:
     """Check every kernel of an environment; exits with 1 if a check failed.
@@ -77,11 +80,16 @@ def validate(
     try:
         names, chosen = _checks(check), _backends(backend)
         given = read_settings(config or [], "validate --config")
-        cls = load_class(path, class_name)
+        shipped = environments().get(path)
+        is_found = shipped is not None or not path.isidentifier() or Path(path).exists() or find_spec(path) is not None
+        do = f"known are {known(environments())}; others by path or module:Class"
+        require(is_found, "validate", "unknown environment", path, do)
+        target = path if shipped is None else f"{shipped.__module__}:{shipped.__name__}"
+        cls = load_class(target, class_name)
         asked: dict[str, Any] = {
             name: size for name, size in (("n_envs", envs), ("n_steps", steps)) if size is not None
         }
-        first = Subject(target=path, cls=cls, backend="cpu", config=given, tolerance=tolerance, **asked)
+        first = Subject(target=target, cls=cls, backend="cpu", config=given, tolerance=tolerance, **asked)
         subjects = list(_subjects(first, configs, seed))
     except WarpDriveError as error:
         console.say(str(error))
@@ -95,7 +103,7 @@ def validate(
         findings += found
         if card and not any(result.status == "failed" for _, result in found):
             speeds += _speeds(on_backend[0])
-    _show(console, cls.__name__, findings, speeds)
+    _show(console, path, cls.__name__, findings, speeds)
     if json_file is not None:
         report = _report(path, cls.__name__, findings, speeds)
         with report_errors(exit_code=2):
@@ -191,7 +199,7 @@ def _speeds(subject: Subject) -> list[Speed]:
 # ------------------------------------------------------------------ report
 
 
-def _show(console: Console, title: str, findings: Sequence[Finding], speeds: Sequence[Speed]) -> None:
+def _show(console: Console, path: str, title: str, findings: Sequence[Finding], speeds: Sequence[Speed]) -> None:
     table = Table("backend", "check", "result", "detail", title=title, title_justify="left")
     for backend, result, n_runs in _join_skips(_summary(findings)):
         style = STYLES[result.status]
@@ -216,7 +224,7 @@ def _show(console: Console, title: str, findings: Sequence[Finding], speeds: Seq
             rate = "" if speed.bytes_per_s is None else f"{speed.bytes_per_s / 1e9:.3g}"
             speed_table.add_row(speed.backend, f"{speed.n_envs:,}", f"{speed.env_steps_per_s:,.0f}", rate)
         console.print(speed_table)
-        command = f"`python -m bench run --env {findings[0][0].target}`"
+        command = f"`python -m bench run --env {path}`"
         console.say(f"rough speed from one run; for publishable numbers use {command}")
 
 

@@ -78,7 +78,7 @@ class ProgressLine:
             if name.endswith(f"/{EPISODIC_RETURN}") and math.isfinite(value)
         ]
         if returns:
-            parts.append(f"mean return (higher is better): {', '.join(returns)}")
+            parts.append(f"mean return by policy (higher is better): {', '.join(returns)}")
         parts.append(f"{self._left(iteration)} left")
         text = "  ".join(parts)
         self._bar.update(self._task, completed=iteration, description=text)
