@@ -23,11 +23,12 @@ from warpdrive_min.terminal import echo
 
 from .core import machine
 from .core.errors import FileError, ShowError, exiting
-from .core.point import Metric
-from .core.record import Record, read_all, reporting_skipped_lines
+from .core.point import Figure
+from .core.record import Record, merged, read_all, reporting_skipped_lines
 from .core.stats import median
 from .judge.evidence import name_of
 from .show.frames import frame_of
+from .show.labels import SPREADS
 from .show.records import by_machine
 from .workloads.cases import CASES, is_present
 
@@ -115,7 +116,7 @@ class Cost:
     """Record with its lower-is-better metric."""
 
     record: Record
-    metric: Metric
+    metric: Figure
 
     @property
     def name(self) -> str:
@@ -135,8 +136,9 @@ def costs(records: Iterable[Record]) -> tuple[list[Cost], list[str]]:
     """Return the records to export, and counts of reasons for the others."""
     shown: list[Cost] = []
     reasons = Counter[str]()
-    for record in records:
-        metric = next((each for each in (record.metrics or {}).values() if each.direction == "lower"), None)
+    for record in merged(records):
+        figures = filter(None, map(record.figure, record.metrics or {}))
+        metric = next((each for each in figures if each.direction == "lower"), None)
         if reason := _why_not(record):
             reasons[reason] += 1
         elif metric is None:
@@ -188,7 +190,7 @@ def github_action_benchmark(shown: Sequence[Cost]) -> list[dict[str, Any]]:
             "name": each.name,
             "unit": each.metric.unit,
             "value": each.metric.value,
-            "range": f"{each.metric.low:.6g} to {each.metric.high:.6g}",
+            "range": f"{SPREADS[each.metric.kind][0]}{each.metric.low:.6g} to {each.metric.high:.6g}",
             "extra": f"{each.record.command}\ncommit {each.record.git.get('sha')}, run {each.record.run_id}",
         }
         for each in of_one_machine(shown)

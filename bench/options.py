@@ -78,6 +78,9 @@ Where = Annotated[list[str] | None, typer.Option(help="Only points with AXIS=VAL
 AtOnce = Annotated[
     int, typer.Option(min=1, max=1024, help="Points or rounds to set up concurrently; each is timed alone.")
 ]
+Processes = Annotated[
+    int, typer.Option(min=1, max=1024, help="New processes that measure each point; five give a rate an interval.")
+]
 Archs = Annotated[list[str] | None, typer.Option(help="GPU architecture, such as 90 or sm_90; may be repeated.")]
 RUN_ID: Final = re.compile(r"\w[\w.-]*", re.ASCII)
 Resume = Annotated[str | None, typer.Option(help="Id of the run to continue; finished points are skipped.")]

@@ -22,7 +22,7 @@ from .core.record import Record, files_in, read_all, reporting_skipped_lines
 from .core.stats import median
 from .show.columns import Column, Table
 from .show.documents import TABLES
-from .show.labels import commit_label, machine_label, plural
+from .show.labels import commit_label, machine_label, medians, plural
 from .show.plots import STYLES, WIDTH_IN, pages, paint, save, width_in
 from .show.records import by_machine, evidence_of, latest, measured_alone
 from .show.render import escape, floating_figure, floating_table, latex_header, template
@@ -199,7 +199,7 @@ def methods(records: Sequence[Record]) -> str:
             f"{_range(lengths_ms)} ms at their median; a sample is a block of runs that ends with one synchronisation.",
             "Before the first sample a point was warmed up until five blocks agreed: "
             f"{_counts((settled, 'did'), (len(timed) - settled, f'were stopped by the cap ({caps})'))}.",
-            "A figure is the median over samples with its 95 % order-statistic interval.",
+            medians(timed),
             f"{_counts((replayed, 'were replayed from a CUDA graph'), (len(timed) - replayed, 'ran eagerly'))}.",
         ]
     learnt = [record for record in records if record.case == "learn"]

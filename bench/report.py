@@ -17,7 +17,7 @@ from warpdrive_min.terminal import echo
 
 from .core.errors import FileError, ShowError, exiting
 from .core.point import command_line
-from .core.record import Record, oldest_first, read_all, read_comparisons, reporting_skipped_lines
+from .core.record import Record, merged, oldest_first, read_all, read_comparisons, reporting_skipped_lines
 from .judge.anchors import SOURCES
 from .judge.claims import Claims, for_report
 from .show.charts import Chart, DataPoint
@@ -84,7 +84,7 @@ def with_hashes(page: str) -> str:
 
 def section(name: str, records: Sequence[Record], past: Sequence[Record] = ()) -> dict[str, Any]:
     """Return the template's data for a machine."""
-    evidence = [record for record in records if record.is_evidence]
+    evidence = merged(record for record in records if record.is_evidence)
     cases = sorted({record.case for record in evidence})
     return {
         "id": name,

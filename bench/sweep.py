@@ -7,6 +7,7 @@ import os
 import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
@@ -24,7 +25,7 @@ from .core.errors import Code, CompareError
 from .core.point import PresetName, command_line, matches
 from .core.record import SWEEPS, Context, Record
 from .judge.evidence import name_of, remarks
-from .options import AtOnce, CaseNames, Counts, Names, Resume, Where, console, say
+from .options import AtOnce, CaseNames, Counts, Names, Processes, Resume, Where, console, say
 from .process import ray_cluster
 from .process.local import run_points
 from .process.stopping import register_outputs
@@ -63,6 +64,7 @@ def command(
     ] = None,
     ray: Annotated[str | None, typer.Option(help="Measure on a Ray cluster: local, auto or HOST:PORT.")] = None,
     at_once: AtOnce = 1,
+    processes: Processes = 1,
 ) -> None:
     """Check, measure and record every point, and show a table.
 
@@ -100,12 +102,12 @@ def command(
     file = out / f"{context.run_id}.jsonl"
     figures = figures or out / "figures"
     register_outputs(file, words=("--resume", context.run_id), folders=[figures])
-    with _available_and_runner(ray, at_once) as (states, runner):
+    with _available_and_runner(ray, at_once, processes) as (states, runner):
         here = options.runnable(todo, states)
         if not here:
             say("nothing was measured: no backend of these points is available here; see `python -m bench doctor`")
             raise typer.Exit(Code.NOTHING)
-        todo = missing(here, file)
+        todo = missing([replace(job) for _ in range(processes) for job in here], file)
         say(f"{len(todo):,} points, about {_duration(len(todo) * SECONDS[preset])}")
         records = _with_progress(todo, context, file, runner)
     if resume:
@@ -171,11 +173,15 @@ def _show(records: list[Record]) -> None:
 
 
 @contextlib.contextmanager
-def _available_and_runner(ray: str | None, at_once: int) -> Iterator[tuple[Mapping[str, Availability], Runner]]:
+def _available_and_runner(
+    ray: str | None, at_once: int, processes: int
+) -> Iterator[tuple[Mapping[str, Availability], Runner]]:
     """Yield the backends and the runner, here or on a cluster."""
     if ray is None:
-        yield availability(), partial(run_points, at_once=at_once)
+        yield availability(), partial(run_points, at_once=at_once, in_new_processes=processes > 1)
         return
+    if processes > 1:
+        raise typer.BadParameter(f"--processes {processes}: has no effect with --ray; leave one of them out")
     if at_once > 1:
         raise typer.BadParameter(
             f"--at-once {at_once}: has no effect with --ray, which places points on the GPUs; leave it out"

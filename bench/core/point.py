@@ -13,7 +13,7 @@ from pydantic import model_validator
 from pydantic_core import PydanticCustomError
 
 from .schema import Amount, Index, Model, Number
-from .stats import median, median_interval
+from .stats import SpreadKind, median, median_interval
 
 if TYPE_CHECKING:
     import torch
@@ -83,7 +83,10 @@ Direction = Literal["higher", "lower"]
 
 
 class Metric(Model):
-    """Figure with unit, better direction and 95 % interval."""
+    """Stored value with unit, better direction and ends.
+
+    The ends of a rate are an interval of the median of its samples, and too narrow for other processes: see `Figure`.
+    """
 
     value: Number
     unit: str
@@ -95,6 +98,13 @@ class Metric(Model):
     def exact(cls, value: float, unit: str, direction: Direction) -> Metric:
         """Return a figure without spread."""
         return cls(value=value, unit=unit, direction=direction, low=value, high=value)
+
+
+class Figure(Metric):
+    """Metric over all processes that measured a point."""
+
+    kind: SpreadKind | None = None
+    """Meaning of ``low`` and ``high``; None: not from samples, as stored."""
 
 
 class Curve(Model):

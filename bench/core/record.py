@@ -30,10 +30,12 @@ from warpdrive_min.terminal import echo
 from . import machine, nvml
 from .archive import File, exists, files_below, parse_text, read_bytes, resolve_path
 from .errors import FileError
+from .groups import groups_of
 from .point import (
     Check,
     Curve,
     Facts,
+    Figure,
     Measurement,
     Metric,
     Mode,
@@ -63,7 +65,7 @@ from .schema import (
     error_text,
     short_text,
 )
-from .stats import Ratio, log_ratios
+from .stats import Ratio, Spread, log_ratios, median, spread_over_processes
 
 if TYPE_CHECKING:
     import torch
@@ -411,6 +413,11 @@ class Record(_Line):
         return bool((self.telemetry or {}).get("contended"))
 
     @property
+    def has_unsettled_warm_up(self) -> bool:
+        """True if times did not stabilise during the warm-up."""
+        return not (self.warm_up or {}).get("settled", True)
+
+    @property
     def card(self) -> str | None:
         """Hash of the card that did the work; None if unknown or a CPU."""
         return self.machine.get("gpu_uuid_hash") if self.threads is None else None
@@ -422,6 +429,33 @@ class Record(_Line):
         assert self.work_per_run, "evidence of work that is repeated says how much it is"
         unit = next(iter(self.work_per_run.values()))
         return tuple(wall / unit for wall in self.samples_ns)
+
+    @property
+    def spread(self) -> Spread | None:
+        """Time of one run over processes, ns; None without samples."""
+        return spread_over_processes(self.by_process(self.samples_ns)) if self.samples_ns else None
+
+    def by_process(self, samples: Sequence[float]) -> list[list[float]]:
+        """Group values of each sample by process."""
+        places = zip(self.process or [0] * len(samples), samples, strict=True)
+        return [[sample for _, sample in own] for own in groups_of(places, lambda each: each[0]).values()]
+
+    def figure(self, name: str) -> Figure | None:
+        """Return a metric over the record's processes; None if missing.
+
+        A peer's record has our rate without our samples.
+        """
+        stored = (self.metrics or {}).get(name)
+        is_timed = (
+            stored is not None and bool(self.samples_ns) and (stored.unit in ("s", "ns") or stored.unit.endswith("/s"))
+        )
+        if stored is None or not self.samples_ns or not is_timed or name.startswith("ours_"):
+            return Figure(**dict(stored), kind="samples" if is_timed else None) if stored else None
+        samples = self.notes.get("samples_s", {}).get(name) or self.samples_ns
+        spread, middle = spread_over_processes(self.by_process(samples)), median(samples)
+        times = [time / middle for time in spread[:3]]
+        value, *ends = (stored.value * (time if stored.direction == "lower" else 1 / time) for time in times)
+        return Figure(**{**dict(stored), "value": value, "low": min(ends), "high": max(ends)}, kind=spread.kind)
 
     @property
     def turn_ns(self) -> list[float]:
@@ -496,6 +530,43 @@ class Comparison(_Line):
         rounds = [fmean(turns) for turns in self.log_ratios]
         between = len(rounds) > 1
         return Ratio.of_logs(rounds if between else self.log_ratios[0], between_processes=between)
+
+
+def merged(records: Iterable[Record]) -> list[Record]:
+    """Return records, those of one point that a run measured alone as one.
+
+    It has the newest one's fields and the samples of all processes.
+    """
+
+    def process(record: Record) -> Any:
+        if record.taken != ALONE or not record.is_evidence or not record.process or "samples_s" in record.notes:
+            return id(record)
+        code = record.git.get("sha"), record.git.get("diff_hash"), record.case_version, record.mode, record.threads
+        return (
+            record.run_id,
+            machine.kind(record.machine),
+            record.card,
+            record.case,
+            frozenset(record.point.items()),
+            *code,
+        )
+
+    found = []
+    for same in groups_of(records, process).values():
+        if len(same) == 1:
+            found += same
+            continue
+        samples = [sample for record in same for sample in record.samples_ns or ()]
+        process_of = [number * len(same) + i for i, record in enumerate(same) for number in record.process or ()]
+        warm_up = next((each.warm_up for each in same if each.has_unsettled_warm_up), same[-1].warm_up)
+        slower = median(samples) / median(same[-1].samples_ns or samples)
+        metrics = {
+            name: each.model_copy(update={"value": each.value * (slower if each.direction == "lower" else 1 / slower)})
+            for name, each in (same[-1].metrics or {}).items()
+        }
+        every = {"samples_ns": samples, "process": process_of, "n": len(samples), "device_ns": None, "warm_up": warm_up}
+        found.append(same[-1].model_copy(update={**every, "metrics": metrics}))
+    return found
 
 
 def are_on_two_cards(a: Record, b: Record) -> bool:

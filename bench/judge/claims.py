@@ -15,9 +15,9 @@ from ..core.archive import with_archived
 from ..core.case import Job
 from ..core.groups import groups_of
 from ..core.point import Point, Preset
-from ..core.record import SWEEPS, Comparison, Record, read_all, reporting_skipped_lines
+from ..core.record import SWEEPS, Comparison, Record, merged, read_all, reporting_skipped_lines
 from ..show.columns import Column, Table
-from ..show.labels import number
+from ..show.labels import SPREADS, UNSETTLED, number
 from ..show.sets import newest_sets
 from ..workloads.cases import CASES, is_present, jobs
 from ..workloads.learn import SEEDS
@@ -31,8 +31,10 @@ Decision = Literal["holds", "exceeds", "does not hold", "inconclusive"]
 """Verdict on an interval."""
 ELSEWHERE: Final = " on other hardware"
 """Suffix of a decision on hardware other than the claim's."""
+FEW: Final = ", few processes"
+"""Suffix of a decision without a 95 % interval over processes."""
 VERDICTS: Final = (
-    *(f"{decision}{where}" for decision in get_args(Decision) for where in ("", ELSEWHERE)),
+    *(f"{decision}{where}{of}" for of in ("", FEW) for decision in get_args(Decision) for where in ("", ELSEWHERE)),
     *("other hardware", "not measurable here", "not measured yet", "not repeated yet"),
 )
 """All verdicts, decided ones first."""
@@ -116,7 +118,8 @@ def _judge(
     if not is_there and not claim.query.is_portable(estimate):
         return judged("other hardware", f"{where}, measured on {estimate.hardware}", *limits)
     verdict, why = _verdict(claim, estimate)
-    return judged(verdict if is_there else f"{verdict}{ELSEWHERE}", f"{why}, on {estimate.hardware}", where, *limits)
+    of = FEW if verdict != "inconclusive" and estimate.kind in ("samples", "range") else ""
+    return judged(f"{verdict}{'' if is_there else ELSEWHERE}{of}", f"{why}, on {estimate.hardware}", where, *limits)
 
 
 UNNAMED_MACHINE: Final = "an unnamed machine"
@@ -125,14 +128,15 @@ UNNAMED_MACHINE: Final = "an unnamed machine"
 def _verdict(claim: Claim, estimate: Estimate) -> tuple[Decision, str]:
     """Return the verdict on an estimate, and the reason."""
     where, (least, most), words = position(estimate.interval, claim.region), claim.region, _bounds(claim)
+    _, spread = SPREADS[estimate.kind]
     if where == "inside":
-        return "holds", f"the whole 95 % interval is {words}"
+        return "holds", f"all of {spread} is {words}"
     if where == "across":
-        return "inconclusive", f"only part of the 95 % interval is {words}"
+        return "inconclusive", f"only part of {spread} is {words}"
     is_better = estimate.low > most if claim.direction == "higher" else estimate.high < least
     if is_better and math.isfinite(least) and math.isfinite(most):
-        return "exceeds", f"the whole 95 % interval is better than {words}"
-    return "does not hold", f"no part of the 95 % interval is {words}"
+        return "exceeds", f"all of {spread} is better than {words}"
+    return "does not hold", f"no part of {spread} is {words}"
 
 
 def _bounds(claim: Claim) -> str:
@@ -147,16 +151,16 @@ def evidence(records: Iterable[Record]) -> list[Record]:
     """Return the records that may decide a claim.
 
     They are correct, had the GPU to themselves, are not of preset smoke, and are of the present case version or of
-    other software.
+    other software. Processes of one run and point are one record.
     """
-    return [
+    return merged(
         record
         for record in records
         if record.is_evidence
         and record.preset != "smoke"
         and not record.is_contended
         and (record.case == PEER or is_present(record))
-    ]
+    )
 
 
 def _missing(claim: Claim, query: Query) -> str:
@@ -318,7 +322,8 @@ def _with_interval(found: Estimate | None) -> str:
         return ""
     figures = (found.value, *found.interval)
     middle, below, above = (number(each) if math.isfinite(each) else "no bound" for each in figures)
-    return middle if below == above else f"{middle} ({below} to {above})"
+    sign = UNSETTLED * any(record.has_unsettled_warm_up for record in found.records)
+    return middle + sign + ("" if below == above else f" ({SPREADS[found.kind][0]}{below} to {above})")
 
 
 def _figure(name: str, estimate: Callable[[Judged], Estimate | None]) -> Column[Judged]:
@@ -393,10 +398,11 @@ def to_dict(judged: Judged) -> dict[str, Any]:
     }
 
 
-def _finite(estimate: Estimate) -> dict[str, float | None]:
-    """Return value and interval for JSON; infinity becomes None."""
+def _finite(estimate: Estimate) -> dict[str, Any]:
+    """Return value and spread for JSON; infinity becomes None."""
     figures = {"value": estimate.value, "low": estimate.low, "high": estimate.high}
-    return {name: value if math.isfinite(value) else None for name, value in figures.items()}
+    finite = {name: value if math.isfinite(value) else None for name, value in figures.items()}
+    return finite | {"interval_kind": estimate.kind}
 
 
 def published() -> list[Record]:

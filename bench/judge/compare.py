@@ -21,7 +21,7 @@ from .. import options
 from ..core.case import Job
 from ..core.errors import Code, CompareError, NotComparable, NothingMeasured, exiting
 from ..core.point import ABSENT, PresetName
-from ..core.record import Comparison, Record, oldest_first
+from ..core.record import Comparison, Record, merged, oldest_first
 from ..core.stats import CONFIDENCE, holm, median
 from ..options import COMPARISONS, AtOnce, Choice, Names, Resume, Where, chosen, say
 from ..process.interleaved import Pair, PairFiles, PairResults, measure_all, measure_revisions, sides_of
@@ -29,7 +29,8 @@ from ..process.local import start
 from ..process.stopping import register_outputs
 from ..process.worker import WorkerError
 from ..show import render
-from ..show.columns import Column, Table
+from ..show.columns import NOTHING, SPREAD, Column, Table
+from ..show.labels import SPREADS
 from .evidence import (
     Estimate,
     Evidence,
@@ -59,7 +60,8 @@ def judge(pairs: Sequence[Pair], same: float = SAME) -> list[Row]:
     """Return the judgement of each pair.
 
     ``same`` requires that the whole interval lies within that fraction of 1. Otherwise a difference counts if its
-    two-sided p-value, adjusted by Holm for the number of pairs, is below 5 %. All others are inconclusive.
+    two-sided p-value, adjusted by Holm for the number of pairs, is below 5 %. All others are inconclusive, and so are
+    ratios of one process a side.
     """
     adjusted = holm([min(1.0, 2 * min(pair.p_slower(), pair.p_faster)) for pair in pairs])
     region = (1 / (1 + same), 1 + same)
@@ -71,6 +73,8 @@ def judge(pairs: Sequence[Pair], same: float = SAME) -> list[Row]:
 
 
 def _verdict(estimate: Estimate, region: Interval, p: float) -> Verdict:
+    if estimate.kind:
+        return "inconclusive"
     if position(estimate.interval, region) == "inside":
         return "same"
     if p >= 1 - CONFIDENCE:
@@ -213,18 +217,18 @@ def _sides(
         other = b if files == [a] else a
         raise NotComparable(f"compare: both sides must be records, or both revisions (got {files[0]} and {other})")
     if files:
-        before, now = (choice.of(Path(each)) for each in (a, b))
+        before, now = (merged(choice.of(Path(each))) for each in (a, b))
         first, second = Evidence.of(before), Evidence.of(now)
         pairs, refused = pair_records(first.comparable, second.comparable, choice.allowed)
-        pairs = [runs_as_rounds(pair, before, now) for pair in pairs]
+        pairs = [processes_as_rounds(pair, before, now) for pair in pairs]
         for pair in pairs:
             outputs.add(pair)
         return PairResults(pairs, [*first.left_out, *second.left_out], []), refused
     return measure_revisions(chosen(choice), (a, b), choice.preset, run_id, say, outputs, choice.at_once), []
 
 
-def runs_as_rounds(pair: Pair, a: Sequence[Record], b: Sequence[Record]) -> Pair:
-    """Return a pair with runs as rounds, if both sides have equally many."""
+def processes_as_rounds(pair: Pair, a: Sequence[Record], b: Sequence[Record]) -> Pair:
+    """Return a pair with processes as rounds, if both sides have equally many."""
     runs_a, runs_b = (_medians(side, of) for side, of in ((a, pair.a), (b, pair.b)))
     if len(runs_a) != len(runs_b) or len(runs_a) < 2:
         return pair
@@ -233,9 +237,9 @@ def runs_as_rounds(pair: Pair, a: Sequence[Record], b: Sequence[Record]) -> Pair
 
 
 def _medians(records: Sequence[Record], like: Record) -> list[float]:
-    """Return the median time per unit in each run of a point, ns."""
+    """Return the median time per unit in each process of each run of a point, ns."""
     runs = {each.run_id: each for each in oldest_first(records) if _counts(each, like)}
-    return [median(each.unit_ns) for each in runs.values()]
+    return [median(times) for each in runs.values() for times in each.by_process(each.unit_ns)]
 
 
 def _counts(record: Record, like: Record) -> bool:
@@ -248,7 +252,15 @@ COLUMNS: Final[tuple[Column[Row], ...]] = (
     ns_column("A, ns per unit", 0),
     ns_column("B, ns per unit", 1),
     Column("time B / A", lambda row: f"{row.subject.ratio.value:.4f}", is_right=True),
-    Column("95 % interval", lambda row: f"{row.subject.ratio.low:.4f} to {row.subject.ratio.high:.4f}", is_right=True),
+    Column(
+        SPREAD,
+        lambda row: (
+            f"{SPREADS[row.estimate.kind][0]}{row.estimate.low:.4f} to {row.estimate.high:.4f}"
+            if row.estimate
+            else NOTHING
+        ),
+        is_right=True,
+    ),
     Column("p (Holm)", lambda row: f"{row.p:.2g}", is_right=True),
     Column("B is", lambda row: row.verdict),
 )

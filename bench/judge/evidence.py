@@ -14,8 +14,8 @@ from ..core.errors import NotComparable
 from ..core.groups import groups_of
 from ..core.nvml import throttling
 from ..core.point import Point, point_name
-from ..core.record import Record, oldest_first
-from ..core.stats import Ratio
+from ..core.record import Record, merged, oldest_first
+from ..core.stats import Ratio, SpreadKind
 
 Interval = tuple[float, float]
 """Lower and upper end, both included."""
@@ -34,19 +34,22 @@ def position(interval: Interval, region: Interval) -> Position:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Estimate:
-    """A figure from records with its 95 % interval."""
+    """A figure from records with its spread."""
 
     value: float
     low: float
     high: float
     records: tuple[Record, ...]
+    kind: SpreadKind | None = None
+    """Meaning of both ends; None: a 95 % interval over seeds or rounds, or no spread."""
     note: str = ""
     """Limitation of the figure, as text."""
 
     @classmethod
     def of_ratio(cls, ratio: Ratio, *records: Record) -> Estimate:
         """Return the ratio of two records."""
-        return cls(value=ratio.value, low=ratio.low, high=ratio.high, records=records)
+        kind: SpreadKind | None = None if ratio.between_processes else "samples"
+        return cls(value=ratio.value, low=ratio.low, high=ratio.high, records=records, kind=kind)
 
     def over(self, divisor: float) -> Estimate:
         """Divide by a figure without an interval."""
@@ -173,10 +176,8 @@ def busy(record: Record) -> str:
 
 def remarks(record: Record) -> list[str]:
     """Return disturbances of a record that remains evidence, as text."""
-    warm_up = record.warm_up or {}
-    unsettled = (
-        [] if warm_up.get("settled", True) else [f"times did not stabilise in {warm_up.get('cap_s')} s of warm-up"]
-    )
+    cap_s = (record.warm_up or {}).get("cap_s")
+    unsettled = [f"times did not stabilise in {cap_s} s of warm-up"] if record.has_unsettled_warm_up else []
     others = record.host.others_busy if record.host else None
     if others is None:
         used = [text] if (text := busy(record)) else []
@@ -214,7 +215,7 @@ class Evidence:
     def of(cls, records: Sequence[Record]) -> Evidence:
         """Sort records; only undisturbed records of timed cases are comparable."""
         comparable, noisy, failed = dict[Key, Record](), dict[Key, str](), dict[Key, str]()
-        for record in oldest_first(records):
+        for record in merged(oldest_first(records)):
             each, name = key(record), f"{name_of(record)} of run {record.run_id}"
             failed.pop(each, None)
             if record.has_failed:

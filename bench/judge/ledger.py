@@ -21,7 +21,7 @@ from ..core.nvml import pcie_bytes_per_s
 from ..core.point import ABSENT, Direction, Point
 from ..core.record import Comparison, Record, are_on_two_cards
 from ..core.schema import Model, error_text
-from ..core.stats import median, median_interval
+from ..core.stats import median, median_interval, weakest
 from ..show.labels import number, plural
 from ..show.records import metric
 from . import anchors
@@ -150,7 +150,7 @@ class Query(Model):
             estimate = Estimate.of_ratio(each.ratio(), a, b)
             if is_turned:
                 value, low, high = 1 / estimate.value, 1 / estimate.high, 1 / estimate.low
-                estimate = Estimate(value=value, low=low, high=high, records=(b, a))
+                estimate = replace(estimate, value=value, low=low, high=high, records=(b, a))
             estimates.append(replace(estimate, note=_rounds(each)))
         return max(reversed(estimates), key=lambda estimate: estimate.records[0].start, default=None)
 
@@ -194,6 +194,7 @@ class Query(Model):
             value=top.value / bottom.value,
             low=top.low / bottom.high,
             high=top.high / bottom.low,
+            kind=weakest(of.kind, over.kind),
             records=(*of.records, *over.records),
             note=of.note if of.note == over.note else f"{of.note} over {over.note}",
         )
@@ -210,7 +211,7 @@ class Query(Model):
     def _rate(self, record: Record) -> Estimate | None:
         if (rate := metric(record, self.metric)) is None:
             return None
-        return Estimate(value=rate.value, low=rate.low, high=rate.high, records=(record,))
+        return Estimate(value=rate.value, low=rate.low, high=rate.high, kind=rate.kind, records=(record,))
 
     def _time_to_threshold(self, seeds: Sequence[Record]) -> Estimate | None:
         """Return the median over seeds, misses as infinity; None if most missed."""

@@ -11,7 +11,7 @@ from ..core.record import Record, are_on_two_cards
 from ..core.stats import median
 from ..process.checkouts import WORKING_TREE
 from ..process.interleaved import Pair
-from ..show.columns import Column
+from ..show.columns import Column, unsettled
 from .evidence import Judgement, Key, check_allowed, disturbances, mismatches, name_of, remarks
 
 
@@ -50,8 +50,11 @@ Judged = TypeVar("Judged", bound=Judgement[Any])
 def ns_column(name: str, side: int) -> Column[Judged]:
     """Return the column of one side's median time per unit."""
 
-    def value(row: Judged) -> float:
+    def record(row: Judged) -> Record:
         assert row.estimate is not None, "a pair has an estimate"
-        return median(row.estimate.records[side].unit_ns)
+        return row.estimate.records[side]
 
-    return Column(name, lambda row: f"{value(row):.4g}", value)
+    def value(row: Judged) -> float:
+        return median(record(row).unit_ns)
+
+    return Column(name, lambda row: f"{value(row):.4g}{unsettled(record(row))}", value)

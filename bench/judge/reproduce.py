@@ -23,11 +23,13 @@ from ..core import machine
 from ..core.archive import CUT, with_archived
 from ..core.errors import Code, CompareError, FileError, exiting
 from ..core.machine import CODE
-from ..core.point import Metric, matches, unmet_condition
+from ..core.point import Figure, Metric, matches, unmet_condition
 from ..core.record import RESULTS, SWEEPS, Context, Record, RecordError, append, read_all, reporting_skipped_lines
+from ..core.stats import weakest
 from ..options import bounded
 from ..process.local import run_point
 from ..process.stopping import register_outputs
+from ..show.labels import SPREADS
 from ..show.sets import SETS
 from ..workloads.cases import CASES
 from ..workloads.outside import job_of, names_of
@@ -281,8 +283,8 @@ def _judge_figure(then: Record, here: Record, tolerance: float) -> Result:
     if not names:
         return False, None, ["no figure was recorded"]
     name = next((name for name in names if name.startswith("ns_per_")), names[0])
-    old, new = (then.metrics or {})[name], (here.metrics or {}).get(name)
-    if new is None:
+    old, new = then.figure(name), here.figure(name)
+    if old is None or new is None:
         return False, None, [f"{name} was recorded and is not measured here"]
     reasons = [f"{name}: {_text(old)} recorded, {_text(new)} here"]
     if min(old.low, new.low) <= 0:  # division is impossible
@@ -291,12 +293,13 @@ def _judge_figure(then: Record, here: Record, tolerance: float) -> Result:
     overlap = position((1, 1), (low, high)) == "inside"
     within = position((low, high), (1 / (1 + tolerance), 1 + tolerance)) == "inside"
     if overlap:
-        reasons.append("the intervals overlap")
+        reasons.append("the spreads overlap")
         if not within:
             reasons.append(f"but they are wider than the tolerance of {tolerance:.0%}: weak evidence")
     else:
-        reasons.append(f"the ratio's interval {'lies' if within else 'does not lie'} within {tolerance:.0%}")
-    ratio = Estimate(value=new.value / old.value, low=low, high=high, records=(then, here))
+        reasons.append(f"the ratio's spread {'lies' if within else 'does not lie'} within {tolerance:.0%}")
+    kind = weakest(old.kind, new.kind)
+    ratio = Estimate(value=new.value / old.value, low=low, high=high, kind=kind, records=(then, here))
     return overlap or within, ratio, reasons
 
 
@@ -325,7 +328,8 @@ def _judge_learning(then: Record, here: Record, tolerance: float) -> Result:
 
 
 def _text(metric: Metric) -> str:
-    return f"{metric.value:.4g} {metric.unit} ({metric.low:.4g} to {metric.high:.4g})"
+    word = SPREADS[metric.kind][0] if isinstance(metric, Figure) else ""
+    return f"{metric.value:.4g} {metric.unit} ({word}{metric.low:.4g} to {metric.high:.4g})"
 
 
 def _caveats(record: Record) -> list[str]:
@@ -374,7 +378,8 @@ def lines(repetition: Repetition) -> list[str]:
     """Return the lines of text about a repetition."""
     head = f"{repetition.verdict}: {repetition.subject}"
     if ratio := repetition.estimate:
-        head += f", time here / recorded time {ratio.value:.3f} ({ratio.low:.3f} to {ratio.high:.3f})"
+        ends = f"{SPREADS[ratio.kind][0]}{ratio.low:.3f} to {ratio.high:.3f}"
+        head += f", time here / recorded time {ratio.value:.3f} ({ends})"
     differs, many = [], Counter(map(_kind, repetition.differs))
     for name, both in repetition.differs.items():
         if many[_kind(name)] <= MOST_LISTED:

@@ -30,7 +30,6 @@ from ..process import interleaved
 from ..process.rounds import Side
 from ..process.server import Server
 from ..process.worker import Message, Start, Worker, WorkerError
-from ..show.records import metric
 from ..workloads.cases import CASES
 from ..workloads.setups.starts import cache_variables, import_share
 from ..workloads.shared import steps_of
@@ -153,7 +152,7 @@ def _add_our_figures(
     ours: Record, theirs: Record, names: Sequence[str], speed_up: Metric | None, **notes: Any
 ) -> Record:
     """Return the peer's record with our metrics, our speed-up, and our point."""
-    own = {f"ours_{name}": found for name in names if (found := metric(ours, name))}
+    own = {f"ours_{name}": found for name in names if (found := (ours.metrics or {}).get(name))}
     metrics = {**(theirs.metrics or {}), **own, **({"ours_over_peer": speed_up} if speed_up else {})}
     notes = {**theirs.notes, "ours": {"case": ours.case, "point": ours.point}, **notes}
     return theirs.model_copy(update={"metrics": metrics, "notes": notes})

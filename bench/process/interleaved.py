@@ -17,7 +17,7 @@ from ..core.errors import NotComparable
 from ..core.machine import ROOT, git_state
 from ..core.point import Point, Preset, point_name
 from ..core.record import CaseVersion, Comparison, Record, append, existing_files
-from ..core.stats import Ratio, log_ratios, unpaired_p, unpaired_ratio
+from ..core.stats import Ratio, log_ratios, unpaired_ratio
 from .checkouts import revisions
 from .rounds import TURNS, Round, Side, record_of
 from .sweep import read_existing
@@ -60,12 +60,12 @@ class Pair:
 
     def p_slower(self, by: float = 0.0) -> float:
         """One-sided p-value that B is slower by more than a fraction."""
-        return self.ratio.p_over(1 + by) if self.comparison else unpaired_p(self.a.unit_ns, self.b.unit_ns, 1 + by)
+        return self.ratio.p_over(1 + by)
 
     @property
     def p_faster(self) -> float:
         """One-sided p-value that A is slower."""
-        return self.ratio.p_below() if self.comparison else unpaired_p(self.b.unit_ns, self.a.unit_ns)
+        return self.ratio.p_below()
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,9 +51,15 @@ def run_point(job: Job, context: Context) -> Record:
     return concurrent_setup.run_point(job, context, start_of(job))
 
 
-def run_points(todo: Sequence[Job], context: Context, at_once: int = 1) -> Iterator[Record]:
-    """Measure points, up to ``at_once`` set up at the same time."""
-    return concurrent_setup.run_points(todo, context, start_of, at_once)
+def run_points(
+    todo: Sequence[Job], context: Context, at_once: int = 1, *, in_new_processes: bool = False
+) -> Iterator[Record]:
+    """Measure points, up to ``at_once`` set up at the same time.
+
+    With ``in_new_processes`` those of the CPU have new processes too.
+    """
+    start_each = (lambda job: start) if in_new_processes else start_of
+    return concurrent_setup.run_points(todo, context, start_each, at_once)
 
 
 if __name__ == "__main__":

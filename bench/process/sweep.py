@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from ..core.case import Job
+from ..core.groups import groups_of
 from ..core.record import Comparison, Context, Record, append, existing_files, read_results, reporting_skipped_lines
 from ..judge.evidence import key, name_of, point_key
 
@@ -36,9 +38,11 @@ def read_existing(*files: Path) -> tuple[list[Record], list[Comparison]]:
 
 
 def missing(todo: Sequence[Job], file: Path) -> list[Job]:
-    """Return the points without an ``ok`` record in a file."""
-    finished = {key(record) for record in read_existing(file)[0] if record.status == "ok"}
-    return [job for job in todo if point_key(job.case.name, job.point) not in finished]
+    """Return the points without an ``ok`` record in a file, as often as they lack one."""
+    finished = Counter(key(record) for record in read_existing(file)[0] if record.status == "ok")
+    groups = groups_of(todo, lambda job: point_key(job.case.name, job.point))
+    lacking = {id(job) for point, same in groups.items() for job in same[finished[point] :]}
+    return [job for job in todo if id(job) in lacking]
 
 
 def measure_missing(

@@ -8,17 +8,16 @@ from typing import Any, Final
 import pandas as pd
 
 from ..core.machine import LIMITS
-from ..core.point import Metric
+from ..core.point import Figure
 from ..core.record import Record, oldest_first
-from ..core.stats import median, median_interval
 from .charts import BACKEND_STYLE, GREY, Axis, Chart, DataPoint, MakeChart, Panel, Series, by_code, points_along, rows
 from .labels import (
     ENV_NAME,
-    MEDIANS,
     backend_label,
     commit_label,
     environment,
     is_ours,
+    medians,
     point_label,
     quantity,
     size_and_run,
@@ -74,11 +73,11 @@ def _intensity(record: Record) -> float:
     return n_ops / n_bytes if n_bytes and n_ops else 0.0
 
 
-def _ops_per_s(record: Record) -> Metric:
-    assert record.samples_ns is not None
-    low_ns, high_ns = median_interval(record.samples_ns)
-    value, low, high = (1e9 * record.notes["ops_per_run"] / ns for ns in (median(record.samples_ns), high_ns, low_ns))
-    return derived_metric(value, low, high)
+def _ops_per_s(record: Record) -> Figure:
+    rate, amount = first_metric(record), next(iter((record.work_per_run or {}).values()))
+    assert rate is not None, "evidence of repeated work has a rate"
+    ops = record.notes["ops_per_run"] / amount
+    return derived_metric(ops * rate.value, ops * rate.low, ops * rate.high, rate.kind)
 
 
 # ------------------------------------------------------------------ kernels
@@ -96,7 +95,7 @@ def kernels(records: Sequence[Record]) -> Chart:
     return Chart(
         name="kernels",
         title="Throughput of single kernels",
-        caption=f"Our kernels, and torch functions that do the same work. {MEDIANS}",
+        caption=f"Our kernels, and torch functions that do the same work. {medians(shown)}",
         kind="rows",
         x=Axis(),
         panels=panels,

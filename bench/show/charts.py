@@ -10,7 +10,7 @@ from warpdrive_min.errors import escape_texts
 
 from ..core.point import Metric
 from ..core.record import Record
-from .labels import backend_label, code_and_device, is_ours
+from .labels import backend_label, code_and_device, is_ours, medians
 from .records import metric
 
 # Okabe and Ito's colours are distinct with any colour vision; marker and line style repeat the distinction.
@@ -35,7 +35,7 @@ OTHER_MARKER: Final = {"torch cumsum": "+", "torch.Categorical": "+"}
 
 @dataclass(frozen=True, slots=True)
 class DataPoint:
-    """Value with its 95 % interval, on the axis of values."""
+    """Value with its spread, on the axis of values."""
 
     x: float
     y: float
@@ -90,8 +90,10 @@ class Chart:
     title: str
     caption: str
     """Text needed to read the figure."""
-    statistic: str = "median and 95 % interval"
-    """The same in a few words, for a figure without its caption."""
+    statistic: str = ""
+    """The same in a few words, for a figure without its caption.
+
+    Empty: the spread of its records."""
     kind: Literal["lines", "rows"] = "lines"
     """Values of y along x ("lines"), or of x in rows ("rows").
 
@@ -117,7 +119,7 @@ class Chart:
         """Return the chart without empty series and panels, texts on one line."""
         full = [replace(panel, series=[each for each in panel.series if each.points]) for panel in self.panels]
         shown = replace(self, panels=[panel for panel in full if panel.series], records=())
-        return replace(escape_texts(shown), records=self.records)
+        return replace(escape_texts(shown), records=self.records, statistic=self.statistic or medians(self.records))
 
 
 def in_rows(chart: Chart) -> Chart:

@@ -8,10 +8,11 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from warpdrive_min.errors import one_line
 
-from ..core.point import ORACLE, PLAIN, Metric, shared_axes
+from ..core.point import ORACLE, PLAIN, Figure, shared_axes
 from ..core.record import Record, are_on_two_cards
 from .labels import (
     ENV_NAME,
+    UNSETTLED,
     axis_label,
     backend_label,
     code_label,
@@ -79,6 +80,11 @@ class Table(Generic[Row]):
         """Cell texts, row by row, each on one line."""
         return [[one_line(column.text(row)) for column in self.columns] for row in self.rows]
 
+    @property
+    def footnote(self) -> str:
+        """Meaning of the sign in cells; empty without one."""
+        return FOOTNOTE if any(UNSETTLED in cell for cells in self.cells for cell in cells) else ""
+
 
 MakeTable: TypeAlias = Callable[[Sequence[Record]], Table[Any]]
 """Function from a case's evidence to its table."""
@@ -93,7 +99,8 @@ def column_of(column: Column[Record], record: Callable[[Row], Record]) -> Column
 
 NOTHING: Final = "\N{EN DASH}"
 """Cell of a missing axis or metric."""
-INTERVAL: Final = "95 % interval"
+SPREAD: Final = "spread"
+FOOTNOTE: Final = f"{UNSETTLED} Times did not stabilise during the warm-up."
 
 
 def axis_column(name: str, records: Iterable[Record]) -> Column[Record]:
@@ -124,23 +131,29 @@ BACKEND: Final = Column("backend", _backend, is_choice=True)
 
 
 def metric_column(name: str, header: str = "") -> Column[Record]:
-    """Return the column of a metric."""
+    """Return the column of a metric, with a sign after an unsettled warm-up."""
 
     def value(record: Record) -> float | None:
         return found.value if (found := metric(record, name)) else None
 
-    return value_column(header or name.replace("_per_s", "/s").replace("_", " "), value, number)
+    def text(record: Record) -> str:
+        return NOTHING if (found := value(record)) is None else number(found) + unsettled(record)
+
+    return Column(header or name.replace("_per_s", "/s").replace("_", " "), text, value)
 
 
-def interval_column(
-    name: str, header: str = INTERVAL, write: Callable[[Metric], str] = interval_text
-) -> Column[Record]:
-    """Return the column of a metric's 95 % interval."""
+def interval_column(name: str, header: str = SPREAD, write: Callable[[Figure], str] = interval_text) -> Column[Record]:
+    """Return the column of a metric's spread, with its kind."""
 
     def text(record: Record) -> str:
         return write(found) if (found := metric(record, name)) else NOTHING
 
     return Column(header, text, is_right=True)
+
+
+def unsettled(record: Record) -> str:
+    """Return the sign of an unsettled warm-up; empty if it settled."""
+    return UNSETTLED * record.has_unsettled_warm_up
 
 
 def value_column(header: str, value: Callable[[Record], float | None], write: Callable[[float], str]) -> Column[Record]:

@@ -18,18 +18,19 @@ from warpdrive_min.terminal import Console, echo
 from ..core.archive import read_text
 from ..core.errors import FileError, ShowError, exiting
 from ..core.machine import kind
-from ..core.record import Record, oldest_first, read_all, reporting_skipped_lines, selected
+from ..core.record import Record, merged, oldest_first, read_all, reporting_skipped_lines, selected
 from ..judge.evidence import busy
 from ..static.records import TABLES as STATIC
 from . import peers, render
 from .columns import Column, MakeTable, Table
 from .frames import existing_files
-from .labels import commit_label
+from .labels import UNSETTLED, commit_label
 from .records import latest, measured_alone
 from .views.cases import VIEWS
 
 COMMAND: Final = re.compile(r"`python -m bench table ([^`]+)`")
-ROWS: Final = re.compile(r"(?:^\|.*(?:\n|\Z))+", re.MULTILINE)
+ROWS: Final = re.compile(rf"(?:^\|.*(?:\n|\Z))+(?:\n{UNSETTLED}.*(?:\n|\Z))?", re.MULTILINE)
+"""Rows of a table, with its footnote."""
 
 
 TABLES: Final[Mapping[str, MakeTable]] = {
@@ -74,7 +75,7 @@ def refresh(documents: Annotated[list[Path], typer.Argument(help="Markdown files
 def show(records: Sequence[Record], console: Console) -> None:
     """Print a table for each case, and the number of records."""
     for case, make in TABLES.items():
-        measured = [record for record in records if record.case == case and record.is_evidence]
+        measured = merged(record for record in records if record.case == case and record.is_evidence)
         if measured:
             console.print(render.terminal(replace(_complete(make(measured)), title=case)))
     failed = [record for record in records if record.status == "failed"]

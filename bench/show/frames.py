@@ -34,6 +34,7 @@ ORIGIN: Final[Mapping[str, Field]] = {
 REST: Final[Mapping[str, Field]] = {
     "mode": ("str", lambda record: record.mode or record.point.get("mode")),
     "threads": ("Int64", lambda record: record.threads),
+    "interval_kind": ("str", lambda record: record.spread and record.spread.kind),
     "n_samples": ("Int64", lambda record: record.n),
     "settled": ("boolean", lambda record: (record.warm_up or {}).get("settled")),
     "roofline": ("float64", lambda record: record.roofline),
@@ -63,7 +64,8 @@ def records(paths: str | Path | Iterable[str | Path]) -> pd.DataFrame:
 
     Returns:
         A column for each axis of the points and three for each metric: its value under its own name, and the ends of
-        its 95 % interval under ``NAME_low`` and ``NAME_high``. What a record lacks is missing (NaN or NA).
+        its spread under ``NAME_low`` and ``NAME_high``, whose meaning for times and rates is in ``interval_kind``:
+        see `stats.SpreadKind`. What a record lacks is missing (NaN or NA).
 
     Raises:
         ShowError: Nothing has a path's name.
@@ -94,7 +96,7 @@ def frame_of(records: Iterable[Record]) -> pd.DataFrame:
         dtype = "float64" if types == {int, float} else TYPES[types.pop()] if len(types) == 1 else "object"
         columns.setdefault(axis, _column(dtype, (record.point.get(axis) for record in rows)))
     for name in dict.fromkeys(name for record in rows for name in record.metrics or {}):
-        metrics = [(record.metrics or {}).get(name) for record in rows]
+        metrics = [record.figure(name) for record in rows]
         for column, end in ((name, "value"), (f"{name}_low", "low"), (f"{name}_high", "high")):
             columns.setdefault(column, _column("float64", (getattr(each, end, None) for each in metrics)))
     return pd.DataFrame(columns | {name: _column(dtype, map(value, rows)) for name, (dtype, value) in REST.items()})

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from ..core.point import class_and_config
+from ..core.stats import SpreadKind
 
 if TYPE_CHECKING:
-    from ..core.point import Metric
+    from ..core.point import Figure
     from ..core.record import Record
 
 BACKEND_NAME: Final = {
@@ -30,7 +31,15 @@ ENV_NAME: Final = {
     "covid19_economy": "COVID-19 economy",
     "rice": "RICE",
 }
-MEDIANS: Final = "Medians with their 95 % intervals."
+SPREADS: Final[Mapping[SpreadKind | None, tuple[str, str]]] = {
+    "processes": ("interval ", "the 95 % interval over five or more processes"),
+    "range": ("range ", "the range of two to four processes"),
+    "samples": ("samples ", "the range of the samples of one process, which is no interval"),
+    None: ("", "the 95 % interval"),
+}
+"""Word before a spread, and its meaning."""
+UNSETTLED: Final = "\N{DAGGER}"
+"""Sign of figures whose warm-up did not settle."""
 OTHER_WAYS: Final = ("saved arrays",)
 """Other implementations of this project."""
 
@@ -82,6 +91,13 @@ def commit_label(record: Record) -> str:
     """Name the measured commit, and mark uncommitted changes."""
     sha = record.git.get("sha")
     return (str(sha)[:7] if sha else "unknown") + (" + changes" if record.git.get("dirty") else "")
+
+
+def medians(records: Iterable[Record]) -> str:
+    """Return the sentence on the spreads of records."""
+    kinds = {spread.kind for record in records if (spread := record.spread)}
+    meanings = [meaning for kind, (_, meaning) in SPREADS.items() if kind in kinds]
+    return f"Medians with {' or '.join(meanings)}." if meanings else "Values without a spread."
 
 
 def notes(records: Iterable[Record]) -> list[str]:
@@ -174,17 +190,18 @@ def ratio_text(ratio: float) -> str:
     return digits(ratio, 3)
 
 
-def interval_text(metric: Metric) -> str:
-    """Write an interval with four digits in its median's unit.
+def interval_text(metric: Figure) -> str:
+    """Write the kind and ends of a spread with four digits in its median's unit.
 
-    A very wide interval has a unit at each end.
+    A very wide spread has a unit at each end.
     """
+    word, _ = SPREADS[metric.kind]
     letter = number(metric.value).partition(" ")[2]
     unit = UNITS.get(letter, 1.0)
     if metric.high >= 9999.5 * unit or (letter and metric.low < 0.1 * unit):
-        return f"{number(metric.low)} to {number(metric.high)}"
+        return f"{word}{number(metric.low)} to {number(metric.high)}"
     low, high = (f"{end / unit:#.4g}".rstrip(".") for end in (metric.low, metric.high))
-    return f"{low} to {high} {letter}".rstrip()
+    return f"{word}{low} to {high} {letter}".rstrip()
 
 
 UNITS: Final = {"G": 1e9, "M": 1e6, "k": 1e3}

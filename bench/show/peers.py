@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from ..core.point import Metric
+from ..core.point import Figure
 from ..core.record import Record
 from .charts import BACKEND_STYLE, GREY, Axis, Chart, DataPoint, MakeChart, Panel, Series
 from .columns import Column, Table, axis_column, interval_column, metric_column
-from .labels import BACKEND_NAME, MEDIANS, device_label, environment, plural, ratio_text
+from .labels import BACKEND_NAME, SPREADS, device_label, environment, medians, plural, ratio_text
 from .records import axes_except, by, derived, grouped, latest, point_order, rate_of
 
 
-def _ratio(found: Metric) -> str:
-    return f"{ratio_text(found.value)} ({ratio_text(found.low)} to {ratio_text(found.high)})"
+def _ratio(found: Figure) -> str:
+    return f"{ratio_text(found.value)} ({SPREADS[found.kind][0]}{ratio_text(found.low)} to {ratio_text(found.high)})"
 
 
 def peers_table(records: Sequence[Record]) -> Table[Record]:
@@ -144,7 +144,7 @@ def peers(records: Sequence[Record]) -> Chart:
     return Chart(
         name="peers",
         title="Throughput compared with other software",
-        caption=f"Same environment and size, in interleaved runs. {MEDIANS} 2x means that ours is twice as fast.",
+        caption=f"Same environment and size, interleaved. {medians(shown)} 2x means that ours is twice as fast.",
         statistic="medians",
         kind="rows",
         x=Axis(f"environment steps/s (2x = ours is twice as fast{shared})"),
@@ -163,8 +163,8 @@ def _row(record: Record) -> str:
 
 
 def _data_point(record: Record, row: int, name: str) -> DataPoint:
-    assert record.metrics is not None
-    rate = record.metrics[name]
+    rate = record.figure(name)
+    assert rate is not None, "peers without a rate are left out"
     return DataPoint(rate.value, row, rate.low, rate.high, record.run_id)
 
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.errors import ShowError
 from ..core.machine import kind
-from ..core.point import HOST, ORACLE, PLAIN, PLAIN_CASES, PLAIN_ENVS, Metric
-from ..core.record import ALONE, Record, are_on_two_cards, oldest_first
+from ..core.point import HOST, ORACLE, PLAIN, PLAIN_CASES, PLAIN_ENVS, Figure
+from ..core.record import ALONE, Record, are_on_two_cards, merged, oldest_first
+from ..core.stats import SpreadKind, weakest
 from .labels import BACKEND_NAME, ENV_NAME
 
 if TYPE_CHECKING:
@@ -43,8 +44,8 @@ def evidence_of(records: Iterable[Record], command: str) -> list[Record]:
 
 
 def measured_alone(records: Iterable[Record]) -> list[Record]:
-    """Return records without interleaved runs, except those of peers."""
-    return [record for record in records if record.case == "peer" or record.taken == ALONE]
+    """Return records without interleaved runs, except those of peers; see `merged`."""
+    return merged(record for record in records if record.case == "peer" or record.taken == ALONE)
 
 
 def by_machine(records: Iterable[Record]) -> dict[str, list[Record]]:
@@ -95,14 +96,14 @@ def plain(records: Iterable[Record]) -> list[Record]:
     return [record for record in records if not record.point.get("exact")]
 
 
-def metric(record: Record, name: str) -> Metric | None:
+def metric(record: Record, name: str) -> Figure | None:
     """Return a record's metric by name; None if missing."""
-    return (record.metrics or {}).get(name)
+    return record.figure(name)
 
 
-def first_metric(record: Record) -> Metric | None:
+def first_metric(record: Record) -> Figure | None:
     """Return the first metric: the rate of the first work."""
-    return next(iter((record.metrics or {}).values()), None)
+    return record.figure(next(iter(record.metrics or {}), ""))
 
 
 def rate_of(record: Record, name: str) -> float:
@@ -111,17 +112,18 @@ def rate_of(record: Record, name: str) -> float:
     return found.value if found else 0.0
 
 
-def derived_metric(value: float, low: float, high: float) -> Metric:
-    """Return a metric derived from others, with its interval."""
-    return Metric(value=value, unit="", direction="higher", low=low, high=high)
+def derived_metric(value: float, low: float, high: float, kind: SpreadKind | None) -> Figure:
+    """Return a metric derived from others, with its spread."""
+    return Figure(value=value, unit="", direction="higher", low=low, high=high, kind=kind)
 
 
-def times_baseline(record: Record, base: Record) -> Metric | None:
+def times_baseline(record: Record, base: Record) -> Figure | None:
     """Return the speed-up over a baseline; None without one or across cards."""
     own, reference = metric(record, "agent_steps_per_s"), metric(base, "agent_steps_per_s")
     if own is None or reference is None or are_on_two_cards(record, base):
         return None
-    return derived_metric(own.value / reference.value, own.low / reference.high, own.high / reference.low)
+    ends = own.low / reference.high, own.high / reference.low
+    return derived_metric(own.value / reference.value, *ends, weakest(own.kind, reference.kind))
 
 
 def total_size(record: Record) -> float:
@@ -178,10 +180,10 @@ def work_of(record: Record) -> tuple[Any, ...]:
     return (record.run_id, *axes_except(record, "backend", "exact", "peer", "variant", "work"))
 
 
-def joules(record: Record) -> Metric | None:
+def joules(record: Record) -> Figure | None:
     """Return the joules per million env steps; None if unread."""
     rate, telemetry = metric(record, "env_steps_per_s"), record.telemetry or {}
     if rate is None or telemetry.get("energy_j") is None:
         return None
     watts = 1e6 * telemetry["energy_j"] / telemetry["duration_s"]
-    return derived_metric(watts / rate.value, watts / rate.high, watts / rate.low)
+    return derived_metric(watts / rate.value, watts / rate.high, watts / rate.low, rate.kind)

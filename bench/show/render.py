@@ -39,7 +39,7 @@ def terminal(table: Table[Any]) -> rich_table.Table:
     """Return a table for rich: words left, numbers right."""
     made = rich_table.Table(
         title=Text(table.title),
-        caption=Text(table.caption) if table.caption else None,
+        caption=Text(caption) if (caption := f"{table.caption} {table.footnote}".strip()) else None,
         title_justify="left",
         header_style="bold",
         box=box.SIMPLE_HEAD,
@@ -62,7 +62,9 @@ def markdown(table: Table[Any]) -> str:
     """Return a table as Markdown, without a trailing line break."""
     latex_header = [column.name.replace("\n", " ") for column in table.columns]
     lines = [f"| {' | '.join(map(escape_markdown, cells))} |" for cells in (latex_header, *table.cells)]
-    return "\n".join([lines[0], "|---" * len(latex_header) + "|", *lines[1:]])
+    return "\n".join(
+        [lines[0], "|---" * len(latex_header) + "|", *lines[1:], *(["", note] if (note := table.footnote) else [])]
+    )
 
 
 def escape_markdown(text: str) -> str:
@@ -96,6 +98,7 @@ SPECIAL: Final = {
     "|": r"\textbar{}",
     '"': "''",
     "\N{MINUS SIGN}": r"\ensuremath{-}",
+    "\N{DAGGER}": r"\textdagger{}",
     **{letter: f"\\{letter}" for letter in "&%$#_{}"},
     **{letter: f"{{{letter}}}" for letter in "[*"},  # at the start of a row: an argument of the row break
 }
@@ -165,6 +168,7 @@ def floating_table(name: str, table: Table[Any]) -> str:
     for place in range(n_parts):
         lines, is_shorter = _lines(cells[place * n_rows : (place + 1) * n_rows], table.n_grouping)
         caption = table.caption + (f" Part {place + 1} of {n_parts}." if n_parts > 1 else "")
+        caption += f" {table.footnote}" if table.footnote else ""
         caption += f" {AS_ABOVE}" if is_shorter and AS_ABOVE not in caption else ""
         label = f"{table.label}-{place + 1}" if place else table.label
         named = f"\\caption{{{escape(caption)}}}\n\\label{{tab:{label}}}\n"

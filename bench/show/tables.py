@@ -22,7 +22,7 @@ from .columns import (
     speedup_over_cpu_columns,
     value_column,
 )
-from .labels import axis_label, backend_label, commit_label, number, ratio_text
+from .labels import axis_label, backend_label, commit_label, medians, number, ratio_text
 from .records import (
     axes_except,
     best_on_cpu,
@@ -100,7 +100,7 @@ def every_point(records: Sequence[Record], *more: Column[Record]) -> Table[Recor
         elif texts != {NOTHING}:
             same.append(f"{column.name} {texts.pop()}")
     return Table(
-        caption=f"Case {records[0].case}: medians over samples.{all_points(same)}",
+        caption=f"Case {records[0].case}. {medians(records)}{all_points(same)}",
         rows=sorted(records, key=point_order(keys)),
         columns=[
             *(axis_column(name, records) for name in keys),
@@ -135,7 +135,7 @@ def all_points(same: Sequence[str]) -> str:
 
 
 def _metric_columns(records: Sequence[Record]) -> list[Column[Record]]:
-    """Return the columns of all rates, with intervals where they add information."""
+    """Return the columns of all rates, with spreads where they add information."""
     names = dict.fromkeys(name for record in records for name in record.metrics or {})
     first, *_ = rates = [name for name in names if not name.startswith("ns_per_")]
 

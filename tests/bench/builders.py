@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -44,8 +45,15 @@ def metric(value: float, low: float | None = None, high: float | None = None, un
     return Metric(value=value, unit=unit, direction="lower", **ends)
 
 
+OFF = math.log(1.1 - 1e-9) * 10**0.5 / 2.7764451
+"""Logarithm by which two of five processes differ, so that Student's interval ends at a factor of 1.1."""
+
+
 def record(value: float = 1e6, *, case: str = "env_step", status: str = "ok", passed: bool = True, **changes) -> Record:
-    """Return a record of CartPole on NumPy, with changes."""
+    """Return a record of CartPole on NumPy at 100 environments, with changes.
+
+    Five processes took a sample each; the interval of its rates is from 1 / 1.1 to 1.1 times the value.
+    """
     metrics = {
         name: Metric(value=value, unit="1/s", direction="higher", low=0.9 * value, high=1.1 * value)
         for name in ("env_steps_per_s", "agent_steps_per_s", "samples_per_s")
@@ -62,7 +70,8 @@ def record(value: float = 1e6, *, case: str = "env_step", status: str = "ok", pa
         "threads": 1,
         "status": status,
         "reason": None,
-        "samples_ns": [1.0],
+        "samples_ns": [math.exp(OFF), 1.0, 1.0, 1.0, math.exp(-OFF)],
+        "process": None if "samples_ns" in changes else list(range(5)),
         "device_ns": None,
         "runs_per_sample": 1,
         "work_per_run": {"env_steps": 1},
@@ -126,10 +135,11 @@ def two_backends() -> list[Record]:
     ]
 
 
-def pair_of(times_a, times_b, is_interleaved=False, **fields) -> Pair:
-    """Return a pair of samples, in ns a step."""
+def pair_of(times_a, times_b, is_interleaved=False, in_rounds=False, **fields) -> Pair:
+    """Return a pair of samples, in ns a step; interleaved in one round or in rounds."""
     a, b = (record(samples_ns=list(each), **fields) for each in (times_a, times_b))
-    comparison = Comparison.of(a, b, [log_ratios(times_a, times_b)]) if is_interleaved else None
+    logs = log_ratios(times_a, times_b)
+    comparison = Comparison.of(a, b, [[each] for each in logs] if in_rounds else [logs]) if is_interleaved else None
     return Pair(name="point", a=a, b=b, comparison=comparison)
 
 

@@ -122,7 +122,7 @@ MEASURING = ("torch", "numba", "scipy.stats", "matplotlib")
 def test_command_starts_without_heavy_packages(words, exits, absent, tmp_path):
     """Commands that only read import no heavy package."""
     file = tmp_path / "records.jsonl"
-    append(file, record())
+    append(file, record(samples_ns=[1.0]))
     lines = imported_by("-m", "bench", *words.replace("FILE", str(file)).split(), exits=exits)
     assert "bench.cli" in lines
     assert not {*absent} & lines

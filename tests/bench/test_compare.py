@@ -8,7 +8,7 @@ import pytest
 
 from bench.core.record import append, read_all, read_comparisons
 from bench.core.stats import median
-from bench.judge.compare import judge, pairs_along_axis, runs_as_rounds
+from bench.judge.compare import judge, pairs_along_axis, processes_as_rounds
 from bench.judge.evidence import Evidence
 from bench.judge.pairing import pair_records
 from bench.options import GATED, Choice, gated
@@ -32,14 +32,14 @@ def test_verdict_of_each_kind(times_b, verdict):
 
     It is found at 0.1 % noise, and undecided at 20 %.
     """
-    (row,) = judge([pair_of([1.0, 1.0005, 0.9995, 1.0, 1.001, 0.999], times_b, is_interleaved=True)])
+    (row,) = judge([pair_of([1.0, 1.0005, 0.9995, 1.0, 1.001, 0.999], times_b, is_interleaved=True, in_rounds=True)])
     assert row.verdict == verdict
 
 
 def test_verdicts_are_adjusted_for_the_number_of_rows():
     """Holm's correction weakens a row among many."""
-    one = pair_of([1.0, 1.0, 1.0, 1.0], [1.01, 1.05, 1.03, 1.06], is_interleaved=True)
-    none = pair_of([1.0, 1.1, 1.0, 1.1], [1.1, 1.0, 1.1, 1.0], is_interleaved=True)
+    one = pair_of([1.0, 1.0, 1.0, 1.0], [1.01, 1.05, 1.03, 1.06], is_interleaved=True, in_rounds=True)
+    none = pair_of([1.0, 1.1, 1.0, 1.1], [1.1, 1.0, 1.1, 1.0], is_interleaved=True, in_rounds=True)
     assert judge([one])[0].verdict == "slower"
     assert judge([one, *[none] * 99])[0].verdict == "inconclusive"
 
@@ -87,9 +87,9 @@ def test_pair_of_two_cards_says_so():
 
 def test_command_compares_two_files(tmp_path):
     """`bench compare` writes the table and both sides' records."""
-    samples = [100.0 + each for each in range(20)]
-    append(tmp_path / "a.jsonl", record(samples_ns=samples))
-    append(tmp_path / "b.jsonl", record(samples_ns=[2 * each for each in samples], preset="full"))
+    samples, process = [100.0 + each for each in range(20)], [each // 4 for each in range(20)]
+    append(tmp_path / "a.jsonl", record(samples_ns=samples, process=process))
+    append(tmp_path / "b.jsonl", record(samples_ns=[2 * each for each in samples], process=process, preset="full"))
     arguments = ["compare", tmp_path / "a.jsonl", tmp_path / "b.jsonl", "--out", tmp_path / "out"]
     assert "preset: 'default' against 'full'" in bench(*arguments, exits=4)
     said = bench(*arguments, "--allow-mismatch", "preset")
@@ -97,9 +97,9 @@ def test_command_compares_two_files(tmp_path):
     assert "allowed mismatch: preset" in said
     (file,) = (tmp_path / "out").glob("*.json")
     result = json.loads(file.read_text())
-    assert result["rows"][0]["ratio"]["value"] == 2
+    assert result["rows"][0]["ratio"]["value"] == pytest.approx(2)
     assert result["allow_mismatch"] == ["preset"]
-    assert len(list((tmp_path / "out").glob("*.jsonl"))) == 2
+    assert len(list((tmp_path / "out").glob("*.jsonl"))) == 3
 
 
 def test_folders_of_as_many_runs_are_compared_by_run():
@@ -112,11 +112,19 @@ def test_folders_of_as_many_runs_are_compared_by_run():
         for letter, ns in (("a", 100.0), ("b", 200.0))
     ]
     pairs, _ = pair_records(*(Evidence.of(each).comparable for each in sides), [])
-    got = runs_as_rounds(pairs[0], *sides)
+    got = processes_as_rounds(pairs[0], *sides)
     assert [len(turns) for turns in got.comparison.log_ratios] == [1, 1, 1]
     assert got.ratio.value == pytest.approx(2)
     assert got.ratio.between_processes
-    assert runs_as_rounds(pairs[0], sides[0], sides[1][1:]).comparison is None
+    assert processes_as_rounds(pairs[0], sides[0], sides[1][1:]).comparison is None
+
+
+def test_one_process_a_side_decides_nothing():
+    """Samples that lie far apart are inconclusive, for each is of one process."""
+    sides = [[record(samples_ns=[scale * each for each in (99.0, 100.0, 101.0)] * 7)] for scale in (1, 2)]
+    (pair,), _ = pair_records(*(Evidence.of(each).comparable for each in sides), [])
+    (row,) = judge([processes_as_rounds(pair, *sides)])
+    assert (row.verdict, row.estimate.value, row.estimate.kind) == ("inconclusive", pytest.approx(2), "samples")
 
 
 def test_command_measures_two_values_of_an_axis(tmp_path):

@@ -57,7 +57,7 @@ def test_github_action_benchmark_gets_times():
     """github-action-benchmark gets name, unit and time of each point."""
     (entry,) = github_action_benchmark(shown(timing(5.0)))
     assert (entry["name"], entry["unit"], entry["value"]) == (NAME, "ns", 5.0)
-    assert entry["range"] == "4.5 to 5.5"
+    assert entry["range"] == "samples 4.5 to 5.5"
     assert SHA in entry["extra"]
     assert all(isinstance(entry[key], str) for key in ("name", "unit", "range", "extra"))
 
@@ -65,10 +65,10 @@ def test_github_action_benchmark_gets_times():
 def test_bencher_gets_latency_in_nanoseconds():
     """Seconds become nanoseconds; non-times have their own measures."""
     assert bencher(shown(timing(5.0))) == {NAME: {"latency": {"value": 5.0, "lower_value": 4.5, "upper_value": 5.5}}}
-    for unit, measure, value in (("s", "latency", 2e9), ("bytes", "bytes", 2.0)):
+    for unit, measure, value, off in (("s", "latency", 2e9, 0.2e9), ("bytes", "bytes", 2.0, 0.0)):
         metrics = {"cost": metric(2, unit=unit)}
         ((of_point),) = bencher(shown(timing(5.0, metrics=metrics))).values()
-        assert of_point == {measure: {"value": value, "lower_value": value, "upper_value": value}}
+        assert of_point == {measure: {"value": value, "lower_value": value - off, "upper_value": value + off}}
 
 
 def test_newest_of_a_point_is_exported():

@@ -34,8 +34,9 @@ def test_row_has_what_the_record_has():
     )
     (row,) = frame_of([made]).to_dict("records")
     assert (row["env"], row["backend"], row["n_envs"], row["exact"]) == ("cartpole", "host", 100, False)
-    assert [row[f"ns_per_env_step{end}"] for end in ("", "_low", "_high")] == [5.0, 4.0, 6.0]
-    assert (row["mode"], row["threads"], row["n_samples"], row["settled"]) == ("eager", 1, 1, True)
+    assert [row[f"ns_per_env_step{end}"] for end in ("", "_low", "_high")] == pytest.approx([5.0, 5.0 / 1.1, 5.5])
+    assert row["interval_kind"] == "processes"
+    assert (row["mode"], row["threads"], row["n_samples"], row["settled"]) == ("eager", 1, 5, True)
     assert (row["roofline"], row["is_evidence"], row["passed"], row["max_error"]) == (0.5, True, True, 0.0)
     assert (row["machine"], row["gpu"], row["cores"]) == ("nvidia-h200-16-cores", "NVIDIA H200", 16)
     assert (row["commit"], row["dirty"], row["note"], row["taken"]) == (sha, True, "cold", "alone")

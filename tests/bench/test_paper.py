@@ -16,6 +16,7 @@ from bench.core.record import files_in
 from bench.show import plots, render
 from bench.show.columns import Column, Table
 from bench.show.labels import interval_text
+from bench.show.records import derived_metric
 from bench.show.sets import published_records
 from bench.show.tables import every_point
 from bench.show.views.all_charts import charts
@@ -83,7 +84,7 @@ def test_texts_are_balanced_latex_with_intervals(written: Path) -> None:
     (form,) = re.findall(r"\\begin\{tabular\}\{@\{\}(\w+)@\{\}\}", table)
     rows = [row for row in table.splitlines() if row.endswith(r" \\")]
     assert {len(re.findall(r"(?<!\\)&", row)) + 1 for row in rows} == {len(form)}
-    assert r"180.0 to 220.0\,k" in table
+    assert r"interval 181.8 to 220.0\,k" in table
     assert "environment CartPole, agents 1, exact no" in table
     included = re.findall(r"\\import\{(.*?)/\}\{(.*?)\}", texts["paper.tex"])
     assert {f"{folder}/{file}" for folder, file in included} == parts
@@ -199,11 +200,16 @@ def test_methods_say_what_the_records_say() -> None:
 
 def test_interval_has_the_digits_that_tell_its_ends_apart() -> None:
     """Interval ends use the median's unit and enough digits."""
-    assert interval_text(metric(25.01e6, 24.98e6, 25.04e6)) == "24.98 to 25.04 M"
-    assert interval_text(metric(990e3, 981.25e3, 1001e3)) == "981.2 to 1001 k"
-    assert interval_text(metric(0.5, 0.4, 0.6)) == "0.4000 to 0.6000"
-    assert interval_text(metric(12.8e6, 5.8e3, 15.64e6)) == "5.8 k to 15.6 M"
-    assert interval_text(metric(2.0, 0.1, 3e5)) == "0.1 to 300 k"
+    spreads = {
+        (25.01e6, 24.98e6, 25.04e6): "24.98 to 25.04 M",
+        (990e3, 981.25e3, 1001e3): "981.2 to 1001 k",
+        (0.5, 0.4, 0.6): "0.4000 to 0.6000",
+        (12.8e6, 5.8e3, 15.64e6): "5.8 k to 15.6 M",
+        (2.0, 0.1, 3e5): "0.1 to 300 k",
+    }
+    for figures, text in spreads.items():
+        assert interval_text(derived_metric(*figures, None)) == text
+        assert interval_text(derived_metric(*figures, "samples")) == f"samples {text}"
 
 
 def test_metric_has_an_interval_of_its_own_unless_it_is_a_multiple() -> None:
@@ -211,10 +217,11 @@ def test_metric_has_an_interval_of_its_own_unless_it_is_a_multiple() -> None:
 
     Agent steps are a multiple of env steps; a ratio to others is not.
     """
-    rate = {"env_steps_per_s": metric(100, 90, 120), "agent_steps_per_s": metric(500, 450, 600)}
+    rates = {"env_steps_per_s": 100, "agent_steps_per_s": 500}
+    rate = {name: metric(value, unit="1/s").model_copy(update={"direction": "higher"}) for name, value in rates.items()}
     peer = record(case="peer", metrics={**rate, "ours_over_peer": metric(3, 2.9, 3.1)})
     (row,) = every_point([peer]).cells
-    assert list(row) == ["reference (NumPy, 1 thread)", "100", "90.00 to 120.0", "500", "3", "2.900 to 3.100"]
+    assert list(row) == ["reference (NumPy, 1 thread)", "100", "interval 90.91 to 110.0", "500", "3", "2.900 to 3.100"]
 
 
 def test_learning_table_counts_seeds_that_missed_as_slowest() -> None:

@@ -18,6 +18,7 @@ from bench.core.record import (
     Record,
     RecordError,
     append,
+    merged,
     read_all,
     read_comparisons,
 )
@@ -240,3 +241,16 @@ def test_an_archive_that_is_damaged_or_lacks_a_file_is_named(tmp_path, inside):
     if inside:
         with pytest.raises(RecordError, match=r"good\.zip.*no such file or folder"):
             read_all([tmp_path / "good.zip" / inside])
+
+
+def test_processes_of_one_run_are_one_plain_record():
+    """Five records of a run have an interval; others stay apart."""
+    five = [plain_record(1e9 / ns, samples_ns=[ns] * 3, process=[0] * 3) for ns in (9.0, 10.0, 10.0, 10.0, 11.0)]
+    others = [plain_record(run_id="other"), plain_record(taken="in turns with a peer")]
+    first, *rest = merged([*five, *others])
+    assert rest == others
+    assert (first.n, len({*first.process}), first.spread.kind) == (15, 5, "processes")
+    rate = first.figure("env_steps_per_s")
+    assert rate.value == pytest.approx(1e8, rel=0.01)
+    assert rate.low < 1e8 < rate.high
+    assert five[0].figure("env_steps_per_s").kind == "samples"

@@ -35,7 +35,8 @@ ON_GPU = {"threads": None, "mode": "graph"}
 
 def taken(ns: float, half: float = 0.0, **changes):
     """Return a record with a time per step and a half width, both ns."""
-    return record(metrics={"ns_per_env_step": metric(ns, ns - half, ns + half, "ns")}, **changes)
+    samples_ns = [ns - half, ns, ns + half]
+    return record(metrics={"ns_per_env_step": metric(ns, unit="ns")}, samples_ns=samples_ns, **changes)
 
 
 def learned(final: float, steps: float | None, returns: tuple[float, ...] = (10.0, 100.0)):
@@ -50,7 +51,7 @@ def learned(final: float, steps: float | None, returns: tuple[float, ...] = (10.
 @pytest.mark.parametrize(
     ("here", "half", "verdict", "says"),
     [
-        (100.5, 1.0, REPRODUCED, "the intervals overlap"),
+        (100.5, 1.0, REPRODUCED, "the spreads overlap"),
         (105.0, 1.0, REPRODUCED, "lies within 10%"),
         (112.0, 1.0, NOT_REPRODUCED, "does not lie within 10%"),
         (85.0, 1.0, NOT_REPRODUCED, "does not lie within 10%"),

@@ -14,10 +14,11 @@ from bench.core.stats import (
     interquartile_mean,
     log_ratios,
     smallest_detectable,
+    spread_over_processes,
     student_cdf,
     student_quantile,
-    unpaired_p,
     unpaired_ratio,
+    weakest,
 )
 
 
@@ -108,24 +109,21 @@ def test_ratio_says_whether_it_holds_what_differs_between_processes():
     assert rounds.p_over(1.1) + rounds.p_below(1.1) == pytest.approx(1)
 
 
-def test_unpaired_p_by_hand():
-    """The Mann-Whitney p of two samples matches hand calculation.
+def test_spread_is_of_one_of_three_kinds():
+    """One process has samples, four a range, five an interval: 2.776 errors."""
+    assert spread_over_processes([[1.0, 3.0, 2.0]]) == (2.0, 1.0, 3.0, "samples")
+    assert spread_over_processes([[1.0], [2.0, 2.0, 9.0], [4.0], [8.0]]) == (pytest.approx(8**0.5), 1.0, 8.0, "range")
+    got = spread_over_processes([[math.exp(each)] for each in (-2.0, -1.0, 0.0, 1.0, 2.0)])
+    assert got.kind == "processes"
+    assert (got.value, math.log(got.high)) == pytest.approx((1.0, 2.776 * math.sqrt(2.5 / 5)), abs=1e-3)
+    assert got.low * got.high == pytest.approx(1)
 
-    Two disjoint samples of 3: U = 9, 4 / sqrt(9 * 7 / 12) = 1.746, p = 0.0404.
-    """
-    assert unpaired_p([1, 2, 3], [4, 5, 6]) == pytest.approx(0.0404, abs=1e-4)
-    assert unpaired_p([4, 5, 6], [1, 2, 3]) > 0.95
-    assert unpaired_p([1, 2, 3], [4, 5, 6], over=10) > 0.95
-    assert unpaired_p([7, 7], [7, 7]) == 0.5
 
-
-def test_unpaired_p_counts_ties_as_halves():
-    """Ties count half in the Mann-Whitney test.
-
-    Two samples of 2, one tie: U = 3.5, variance 4 / 12 * (5 - (8 - 2) / 12) = 1.5.
-    """
-    want = 1 - 0.5 * (1 + math.erf((3.5 - 2 - 0.5) / math.sqrt(1.5) / math.sqrt(2)))
-    assert unpaired_p([1, 2], [2, 3]) == pytest.approx(want)
+def test_ratio_has_the_weaker_kind_of_both():
+    """Samples are weaker than a range, and a range than an interval."""
+    assert weakest("processes", "samples") == "samples"
+    assert weakest("range", "processes", None) == "range"
+    assert weakest(None, None) is None
 
 
 def test_holm_by_hand():

@@ -17,8 +17,8 @@ from ...workloads.shared import FP32, MEMBERS, continues_after_threshold
 from ..charts import MakeChart
 from ..columns import (
     BACKEND,
-    INTERVAL,
     NOTHING,
+    SPREAD,
     Column,
     MakeTable,
     Table,
@@ -28,7 +28,7 @@ from ..columns import (
     metric_column,
     value_column,
 )
-from ..labels import backend_label, environment, number, ratio_text
+from ..labels import backend_label, environment, medians, number, ratio_text
 from ..records import by, metric, point_order
 from ..tables import all_points, differing, every_point, note_column, over_baseline
 from . import env_charts, run_charts
@@ -85,13 +85,13 @@ def starts_table(records: Sequence[Record]) -> Table[Part]:
     axes = [*(axis_column(name, records) for name in keys), BACKEND]
     ordered = sorted(records, key=point_order(keys))
     return Table(
-        caption=f"Start-up time of a process by its parts: medians over new processes.{all_points(same)}",
+        caption=f"Start-up time of a process by its parts. {medians(records)}{all_points(same)}",
         rows=[Part(record, name) for record in ordered for name in record.metrics or {}],
         columns=[
             *(column_of(column, lambda part: part.record) for column in axes),
             Column("part", lambda part: part.metric.removesuffix("_s").replace("_", " ")),
             Column("median, s", lambda part: metric_column(part.metric).text(part.record), is_right=True),
-            Column(INTERVAL, lambda part: interval_column(part.metric).text(part.record), is_right=True),
+            Column(SPREAD, lambda part: interval_column(part.metric).text(part.record), is_right=True),
         ],
         n_grouping=len(axes),
     )
@@ -101,7 +101,7 @@ def solutions_table(records: Sequence[Record]) -> Table[Record]:
     """Return the time to a solution, its parts and env steps, by point."""
     made = every_point(records)
     caption = "Time from the command to a solved environment: medians over new processes, each with its own seed."
-    return replace(made, caption=made.caption.replace(f"Case {records[0].case}: medians over samples.", caption))
+    return replace(made, caption=made.caption.replace(f"Case {records[0].case}.", caption))
 
 
 # ------------------------------------------------------------------ learn

@@ -16,7 +16,7 @@ from ...core.point import ORACLE, PLAIN, Metric
 from ...core.record import Record
 from ...workloads.shared import FULLY_OBSERVED_AGENTS
 from ..charts import BACKEND_STYLE, Axis, Chart, DataPoint, MakeChart, Panel, Series, in_rows, lines, points_along
-from ..labels import BACKEND_NAME, MEDIANS, backend_label, environment, plural, ratio_text
+from ..labels import BACKEND_NAME, backend_label, environment, medians, plural, ratio_text
 from ..records import (
     baselines,
     best_on_cpu,
@@ -52,7 +52,7 @@ def throughput_chart(records: Sequence[Record]) -> Chart:
     made = Chart(
         name="throughput",
         title="Throughput by number of environments",
-        caption=f"A step samples random actions, steps every environment and restarts those that ended. {MEDIANS}",
+        caption=f"A step draws random actions, steps all environments and restarts those that ended. {medians(shown)}",
         x=ENVS,
         y=Axis("environment steps per second"),
         panels=panels,
@@ -105,8 +105,8 @@ def _speedup(name: str, over: str, others: Iterable[Record], base: Callable[[Rec
     made = Chart(
         name=name,
         title=f"Speed-up over {over or codes}",
-        caption="Each ratio compares two points of the same size in the same run. Its interval follows from both "
-        f"points' intervals. Above the line at 1, a backend is faster than the baseline.{which}",
+        caption="Each ratio compares two points of the same size in the same run. Its spread follows from both "
+        f"points' spreads. Above the line at 1, a backend is faster than the baseline.{which}",
         x=ENVS,
         y=Axis(f"speed-up over {over or codes}"),
         panels=panels,
@@ -205,7 +205,7 @@ def agents_chart(records: Sequence[Record]) -> Chart:
     return Chart(
         name="agents",
         title="Throughput by number of agents",
-        caption=MEDIANS,
+        caption=medians(record for each in shown for record in each),
         x=Axis(AGENTS_IN_EACH),
         y=Axis("agent steps per second"),
         panels=[
@@ -258,7 +258,7 @@ def neighbors_chart(records: Sequence[Record]) -> Chart:
     return Chart(
         name="neighbors",
         title="Neighbour search: grid cells or all pairs",
-        caption=f"Both sides do the same work and differ only in their neighbour search. {MEDIANS}",
+        caption=f"Both sides do the same work and differ only in their neighbour search. {medians(shown)}",
         x=Axis(AGENTS_IN_EACH),
         y=Axis("agent steps per second"),
         panels=panels,
@@ -287,7 +287,7 @@ def languages_chart(records: Sequence[Record]) -> Chart:
         name="languages",
         title="Speed of CUDA C relative to Numba-CUDA",
         caption="Both run the same phases as CUDA graphs, at the same size in the same run. Above the line at 1, "
-        "CUDA C is faster. The interval follows from both sides' intervals.",
+        "CUDA C is faster. The spread follows from both sides' spreads.",
         x=ALL_AGENTS,
         y=Axis("speed-up over Numba-CUDA", is_log=False),
         panels=_by_direction(of_cuda_c, lambda record: times_baseline(record, bases[size(record)])),
@@ -304,7 +304,7 @@ def limits_chart(records: Sequence[Record]) -> Chart:
         if rate is None or record.roofline is None:
             return None
         per_rate = record.roofline / rate.value
-        return derived_metric(record.roofline, rate.low * per_rate, rate.high * per_rate)
+        return derived_metric(record.roofline, rate.low * per_rate, rate.high * per_rate, rate.kind)
 
     return Chart(
         name="limits",

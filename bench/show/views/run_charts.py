@@ -30,11 +30,11 @@ from ..charts import (
 )
 from ..labels import (
     BACKEND_NAME,
-    MEDIANS,
     backend_label,
     code_and_device,
     environment,
     is_ours,
+    medians,
     plural,
     ratio_text,
     size_and_run,
@@ -87,7 +87,7 @@ def samplers_chart(records: Sequence[Record]) -> Chart:
         panel,
         name="sampler",
         title="Throughput of action samplers",
-        caption=f"One action for every agent, drawn from its own probabilities. {MEDIANS}",
+        caption=f"One action for every agent, drawn from its own probabilities. {medians(records)}",
         x=Axis("samples per second (2x = twice as fast as torch.multinomial)"),
         has_legend=False,
     )
@@ -105,7 +105,8 @@ def rollouts_chart(records: Sequence[Record]) -> Chart:
         lambda key, found: rows(environment(*key), sorted(found, key=_iteration_order), RATE, iteration),
         name="rollout",
         title="Throughput of rollouts",
-        caption=f"A rollout includes environment steps, forward passes of the policies and storing samples. {MEDIANS}",
+        caption="A rollout includes environment steps, forward passes of the policies and storing samples. "
+        + medians(records),
         statistic="medians",
         x=Axis("environment steps per second of a rollout"),
     )
@@ -133,7 +134,7 @@ def training_chart(records: Sequence[Record]) -> Chart:
         panel,
         name="training",
         title="Throughput of training",
-        caption=f"An iteration is a rollout and the update of every policy. {MEDIANS}{others if has_others else ''}",
+        caption=f"An iteration is a rollout and the update of every policy. {medians(shown)}{others * has_others}",
         statistic="medians",
         x=Axis("environment steps per second" + (" (2x = twice the rate of other software)" if has_others else "")),
     )
@@ -215,7 +216,7 @@ def solutions_chart(records: Sequence[Record]) -> Chart:
             for place, record in enumerate(found)
             if (each := metric(record, "total_s"))
         ]
-        return Panel(made.title, [*made.series, Series("total, 95 % interval", MARK, totals)], made.ticks)
+        return Panel(made.title, [*made.series, Series("total, with its spread", MARK, totals)], made.ticks)
 
     return row_chart(
         sorted(latest(records), key=by("caches", "backend")),
@@ -307,8 +308,8 @@ def scaling_chart(records: Sequence[Record]) -> Chart:
         name="scaling",
         title="Training throughput by number of GPUs",
         caption="Each rank (process) trains on its own GPU with equally many environments; the slowest rank's time "
-        f"counts. {MEDIANS} 100 % is linear scaling: the rate of one rank in the same run times the number of ranks.",
-        statistic="median and 95 % interval; percentages of linear scaling",
+        f"counts. {medians(shown)} 100 % is linear scaling: the rate of one rank times the number of ranks.",
+        statistic=f"{medians(shown)[:-1]}; percentages of linear scaling",
         x=Axis("number of GPUs", is_log=False),
         y=Axis("environment steps per second"),
         panels=panels,
