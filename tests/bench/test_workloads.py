@@ -151,7 +151,7 @@ def test_steps_that_do_not_fit_the_gpu_are_skipped(monkeypatch):
 
 
 HEAVY = ("torch", "numpy", "envs", "warpdrive_min")
-LIGHT = ("warpdrive_min.constants", "warpdrive_min.errors")
+LIGHT = ("warpdrive_min.constants", "warpdrive_min.errors", "warpdrive_min.packages")
 """Modules without torch; `warpdrive_min.BACKENDS` imports backends on first use."""
 
 

@@ -1,5 +1,15 @@
 """All set-ups, which a process imports once before it is forked."""
 
-from . import environments, iterations, kernels, learning, many_steps, stepping, timing, trainers
+from . import environments, iterations, kernels, learning, many_steps, starts, stepping, timing, trainers
 
-__all__ = ["environments", "iterations", "kernels", "learning", "many_steps", "stepping", "timing", "trainers"]
+__all__ = [
+    "environments",
+    "iterations",
+    "kernels",
+    "learning",
+    "many_steps",
+    "starts",
+    "stepping",
+    "timing",
+    "trainers",
+]
