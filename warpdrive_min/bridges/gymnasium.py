@@ -1,8 +1,12 @@
-"""Gymnasium bridges: a vector environment of all copies, or one copy."""
+"""Gymnasium bridges: a vector environment of all copies, or one copy.
+
+`gymnasium.make` and `gymnasium.make_vec` call `make` and `make_vec`.
+"""
 
 from __future__ import annotations
 
 import operator
+import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,6 +20,7 @@ from warpdrive_min.constants import Constants
 from warpdrive_min.conversion import as_tensor
 from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.errors import ConfigError, require, require_type
+from warpdrive_min.registrar import load_class
 from warpdrive_min.rng import seed_words
 
 with needed_by(__name__, "gymnasium"):
@@ -24,8 +29,19 @@ with needed_by(__name__, "gymnasium"):
     from gymnasium.vector.utils import batch_space
 
 
+WRAPPER_OPTIONS = ("blocks_per_env", "debug", "exact", "seed")
+"""Options of `make` and `make_vec` for the `EnvWrapper`; others are the environment's."""
+
+
 class ResetNeeded(ConfigError, gymnasium.error.ResetNeeded):  # noqa: N818  (Gymnasium's name)
     """Step without a required reset; also a Gymnasium `ResetNeeded`."""
+
+
+class RenderModeUnavailable(ConfigError, TypeError):  # noqa: N818  (a state, not a mistake)
+    """Render mode that no environment has.
+
+    It is a TypeError, like an unknown argument: Stable-Baselines3 then creates the environment without rendering.
+    """
 
 
 class GymnasiumVectorEnv(Bridge, gymnasium.vector.VectorEnv[Any, Any, Any]):
@@ -281,6 +297,80 @@ class GymnasiumEnv(Bridge, gymnasium.Env[Any, Any]):
 
     def _observation(self) -> Any:
         return map_parts(lambda part: part[0, 0].cpu().numpy(), self.batched.observations())
+
+
+def make(env_class: str, *, backend: str = "cpu", render_mode: None = None, **options: Any) -> GymnasiumEnv:
+    """Create one copy of an environment, for `gymnasium.make`.
+
+    Args:
+        env_class: Path of the class, ``package.module:ClassName``.
+        backend: Backend of `EnvWrapper`.
+        render_mode: Accepted for Gymnasium's calls; must be None.
+        options: `WRAPPER_OPTIONS`, and the config of the environment. Without a ``seed``, the operating system gives
+            one, as in Gymnasium's environments.
+
+    Raises:
+        ConfigError: An option is unknown or wrong; or the class is missing.
+        RenderModeUnavailable: A ``render_mode`` is given.
+    """
+    env, of_wrapper = _created("gymnasium.make", env_class, render_mode, options)
+    return GymnasiumEnv(env, env_backend=backend, **of_wrapper)
+
+
+def make_vec(
+    env_class: str,
+    *,
+    num_envs: int = 1,
+    backend: str = "cpu",
+    to_numpy: bool = True,
+    agents_as_envs: bool = False,
+    autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+    max_episode_steps: int | None = None,
+    render_mode: None = None,
+    **options: Any,
+) -> GymnasiumVectorEnv:
+    """Create copies of an environment, for `gymnasium.make_vec`.
+
+    Args:
+        env_class: Path of the class, ``package.module:ClassName``.
+        num_envs: Number of copies.
+        backend: Backend of `EnvWrapper`.
+        to_numpy: Return NumPy arrays; False: tensors on the device.
+        agents_as_envs: Expose every agent as an environment; see `GymnasiumVectorEnv`.
+        autoreset_mode: Gymnasium's mode or its value; ``"SameStep"`` needs no launch for resets.
+        max_episode_steps: Steps until truncation; the config's ``episode_length``.
+        render_mode: Accepted for Gymnasium's calls; must be None.
+        options: As for `make`.
+
+    Raises:
+        ConfigError: As for `make` and `GymnasiumVectorEnv`.
+        RenderModeUnavailable: A ``render_mode`` is given.
+    """
+    if max_episode_steps is not None:
+        what, rule = "gymnasium.make_vec: episode_length", "must not be given with max_episode_steps"
+        require("episode_length" not in options, what, rule, options.get("episode_length"))
+        options["episode_length"] = max_episode_steps
+    env, of_wrapper = _created("gymnasium.make_vec", env_class, render_mode, options)
+    return GymnasiumVectorEnv(
+        env,
+        num_envs=num_envs,
+        env_backend=backend,
+        to_numpy=to_numpy,
+        agents_as_envs=agents_as_envs,
+        autoreset_mode=autoreset_mode,
+        **of_wrapper,
+    )
+
+
+def _created(who: str, env_class: str, render_mode: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Return the environment and the options of its wrapper."""
+    do = "record episodes with `python -m warpdrive_min render`"
+    what, error = f"{who}: render_mode", RenderModeUnavailable
+    require(render_mode is None, what, "must be None", render_mode, do, error=error)
+    of_wrapper = {name: options.pop(name) for name in WRAPPER_OPTIONS if name in options}
+    if of_wrapper.get("seed") is None:
+        of_wrapper["seed"] = secrets.randbits(64)
+    return load_class(env_class)(**options), of_wrapper
 
 
 def _as_mode(given: AutoresetMode | str | None) -> AutoresetMode | None:
