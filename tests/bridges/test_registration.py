@@ -140,6 +140,22 @@ def test_make_vec_steps_as_gymnasiums_own_vector_env(backend):
     assert n_ended >= 6
 
 
+def test_reset_mask_starts_waiting_environments_once():
+    """A row that `reset` starts by a mask is not started again by the next step."""
+    given = {"num_envs": 3, "exact": True, "reset_pool_size": 1, "episode_length": 2}
+    all_envs = [gymnasium.make_vec(CARTPOLE, vectorization_mode=mode, **given) for mode in (None, "sync")]
+    mask, actions = np.array([True, False, False]), np.array([1, 0, 1])
+    got, want = [], []
+    for envs, results in zip(all_envs, (got, want), strict=True):
+        results.append(envs.reset(seed=0)[0])
+        results.extend(envs.step(actions)[:4:2] for _ in range(2))
+        results.append(envs.reset(options={"reset_mask": mask.copy()})[0])
+        results.extend(envs.step(actions)[:4:2] for _ in range(3))
+        results.extend(envs.step(actions)[3] for _ in range(3))
+    assert data_equivalence(got, want, exact=True)
+    assert np.any(got[-2] != got[-1])
+
+
 def test_seeds_of_rows_start_their_rows():
     """A row starts as with its seed for all rows; row 0 as a single environment."""
     envs = gymnasium.make_vec(CARTPOLE, num_envs=2)
