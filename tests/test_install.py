@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import venv
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -24,9 +25,9 @@ def test_environments_have_one_name_everywhere():
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
-    """Install our wheel; return a function that runs Python with it.
+    """Install our wheel; return a function that runs a program with it.
 
-    It runs in an empty folder.
+    It runs in an empty folder, and returns the output.
     """
     pytest.importorskip("hatchling", reason="builds the wheel")
     folder = tmp_path_factory.mktemp("install")
@@ -36,7 +37,8 @@ def installed(tmp_path_factory):
     subprocess.run(build, check=True)
     (wheel,) = folder.glob("*.whl")
     (packages,) = (folder / "env").glob("lib/python*/site-packages")
-    subprocess.run([*pip, "install", "-q", "--no-deps", "--target", str(packages), str(wheel)], check=True)
+    python = ["--python", str(folder / "env" / "bin" / "python")]
+    subprocess.run([*pip, *python, "install", "-q", "--no-deps", str(wheel)], check=True)
     # Dependencies come from our packages; .pth files there, as of a checkout, are not read from this path.
     others = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
     (packages / "dependencies.pth").write_text("\n".join(others))
@@ -44,13 +46,11 @@ def installed(tmp_path_factory):
     # Measuring is refused in Numba's simulator, which the tests enable.
     own = {name: value for name, value in os.environ.items() if name not in ("NUMBA_ENABLE_CUDASIM", "PYTHONPATH")}
 
-    def run(*words):
-        python = folder / "env" / "bin" / "python"
-        done = subprocess.run(
-            [python, *words], cwd=packages.parent, env=own, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+    def run(program, *words, exit_code=0):
+        words = [folder / "env" / "bin" / program, *words]
+        done = subprocess.run(words, cwd=packages.parent, env=own, capture_output=True, text=True, check=False)
+        assert done.returncode == exit_code, done.stdout + done.stderr
+        return done.stdout + done.stderr * bool(exit_code)
 
     return run
 
@@ -61,9 +61,10 @@ def test_wheel_claims_one_name(installed):
     A user's `bench` and `envs` do not collide with ours.
     """
     code = "import importlib.util as u; print([n for n in ('bench', 'envs', 'warpdrive_min') if u.find_spec(n)])"
-    assert installed("-c", code) == "['warpdrive_min']\n"
+    assert installed("python", "-c", code) == "['warpdrive_min']\n"
 
 
+CARTPOLE = "warpdrive_min/CartPole-v0"
 TRAIN = ("train", "-e", "cartpole", "--iterations", "1", "--set", "trainer.num_envs=4", "--set", "saving.basedir=runs")
 FLAGS = ("--backend", "host", "--check", "flags", "--configs", "1")
 INSTALL = "from warpdrive_min.packages import install_command as c; print(c('bench'))"
@@ -74,14 +75,19 @@ SMOKE = ("--preset", "smoke", "--backend", "cpu", "--no-plot")
     ("words", "says"),
     [
         (
-            ("-m", "warpdrive_min", *TRAIN, "--set", "trainer.train_batch_size=8", "--backend", "cpu"),
+            ("python", "-m", "warpdrive_min", *TRAIN, "--set", "trainer.train_batch_size=8", "--backend", "cpu"),
             "finished after 1",
         ),
-        (("-m", "warpdrive_min", "validate", "warpdrive_min.envs:CartPole", *FLAGS), "CartPole"),
-        (("-m", "warpdrive_min.bench", "run", *SMOKE, "--case", "startup"), "records:"),
-        (("-c", "from warpdrive_min.bench import records; print(records([]).empty)"), "True"),
-        (("-c", INSTALL), '"warpdrive-min[bench] @ file:///'),
-        (("-c", "import warpdrive_min.compat, example_envs.tag_gridworld.tag_gridworld"), ""),
+        (("python", "-m", "warpdrive_min", "validate", "warpdrive_min.envs:CartPole", *FLAGS), "CartPole"),
+        (("python", "-c", "from warpdrive_min.bench import records; print(records([]).empty)"), "True"),
+        (("warpdrive-bench", "run", *SMOKE, "--case", "startup"), "records:"),
+        pytest.param(
+            ("python", "-c", f"import gymnasium; print(gymnasium.make_vec('warpdrive_min:{CARTPOLE}', num_envs=3))"),
+            f"GymnasiumVectorEnv({CARTPOLE}, num_envs=3)",
+            marks=pytest.mark.skipif(find_spec("gymnasium") is None, reason="needs gymnasium"),
+        ),
+        (("python", "-c", INSTALL), '"warpdrive-min[bench] @ file:///'),
+        (("python", "-c", "import warpdrive_min.compat, example_envs.tag_gridworld.tag_gridworld"), ""),
     ],
 )
 def test_wheel_runs_commands_in_any_folder(installed, words, says):
@@ -90,3 +96,27 @@ def test_wheel_runs_commands_in_any_folder(installed, words, says):
     Kernels, run configs, programs and WarpDrive's names are in the package.
     """
     assert says in installed(*words)
+
+
+@pytest.mark.parametrize(
+    ("script", "module", "words"),
+    [
+        ("warpdrive-min", "warpdrive_min", ["--help"]),
+        ("warpdrive-min", "warpdrive_min", ["verify", "missing"]),
+        ("warpdrive-bench", "warpdrive_min.bench", ["list"]),
+        ("warpdrive-bench", "warpdrive_min.bench", ["gate", "--nonsense"]),
+    ],
+)
+def test_console_scripts_are_the_modules(installed, script, module, words):
+    """A console script prints what `python -m` prints, with its exit code."""
+    exit_code = {"verify": 5, "gate": 5}.get(words[0], 0)
+    said = [installed(*program, *words, exit_code=exit_code) for program in ([script], ["python", "-m", module])]
+    assert said[0] == said[1] != ""
+
+
+def test_console_script_of_a_checkout_runs_the_folder_bench():
+    """In a checkout, `warpdrive-bench` is `python -m bench`."""
+    code = "from warpdrive_min.scripts import bench; bench()"
+    words = [[sys.executable, "-c", code, "list"], [sys.executable, "-m", "bench", "list"]]
+    said = [subprocess.run(each, cwd=ROOT, capture_output=True, text=True, check=True).stdout for each in words]
+    assert said[0] == said[1] != ""

@@ -10,7 +10,7 @@ if stopping.is_starting():  # the other imports take seconds
     stopping.end_at_once()
 
 from warpdrive_min import forks  # noqa: F401  (notes forks from now on)
-from warpdrive_min.lazy import MovedModules, on_first_use
+from warpdrive_min.lazy import AfterImport, MovedModules, on_first_use
 
 if TYPE_CHECKING:
     from warpdrive_min.agreement import EnvironmentCPUvsGPU
@@ -64,6 +64,8 @@ MovedModules(
         }.items()
     }
 )
+
+AfterImport("gymnasium", f"{__name__}.bridges.registration:register_envs")  # Gymnasium itself has no plugins
 
 __all__ = [
     "BACKENDS",

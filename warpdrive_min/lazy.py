@@ -1,4 +1,4 @@
-"""Names imported on first use, and modules importable by their old names."""
+"""Names imported on first use, old names of modules, and calls after an import."""
 
 from __future__ import annotations
 
@@ -92,6 +92,46 @@ class MovedModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         """Restore the module's spec, which the old name's import replaced."""
         assert module.__spec__ is not None
         module.__spec__ = module.__spec__.loader_state
+
+
+class AfterImport(importlib.abc.MetaPathFinder):
+    """Import hook that calls a function after each import of a module.
+
+    It calls the function at once if the module is imported already.
+
+    Args:
+        name: Name of the module.
+        function: Path of the function, ``module:function``; its module is imported when it is needed.
+    """
+
+    def __init__(self, name: str, function: str) -> None:
+        self.name, self.function = name, function
+        sys.meta_path.insert(0, self)
+        if sys.modules.get(name):
+            self.call()
+
+    def call(self) -> None:
+        """Import and call the function."""
+        module, _, function = self.function.partition(":")
+        getattr(importlib.import_module(module), function)()
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Return the spec of the other finders, with the call appended."""
+        if fullname != self.name:
+            return None
+        others = (finder for finder in sys.meta_path if finder is not self)
+        spec = next(filter(None, (finder.find_spec(fullname, path, target) for finder in others)), None)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def exec_module(module: types.ModuleType) -> None:
+                execute(module)
+                self.call()
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
 
 
 def renamed(old: str, new: str) -> Callable[..., Any]:

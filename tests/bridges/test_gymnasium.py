@@ -53,19 +53,19 @@ def test_spaces_become_gymnasiums():
 
 
 ENVIRONMENTS = {
-    "choices": (lambda: CartPole(reset_pool_size=1, episode_length=14), 80),
+    "choices": (lambda: CartPole(reset_pool_size=1, episode_length=14), 140),
     "numbers": (lambda: Pendulum(reset_pool_size=1, episode_length=5), 12),
     "a Dict": (lambda: Lookout(1), 7),
 }
 """Factories of environments with equal starts, and steps."""
 
 
-@pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.DISABLED])
+@pytest.mark.parametrize("mode", AutoresetMode)
 @pytest.mark.parametrize("case", ENVIRONMENTS)
 def test_vector_env_does_what_gymnasiums_own_does(case, mode):
     """Spaces, observations, rewards, ends and infos equal SyncVectorEnv's."""
     make, n_steps = ENVIRONMENTS[case]
-    got = GymnasiumVectorEnv(make(), num_envs=4, auto_reset=mode is AutoresetMode.SAME_STEP, to_numpy=True, exact=True)
+    got = GymnasiumVectorEnv(make(), num_envs=4, autoreset_mode=mode, to_numpy=True, exact=True)
     want = SyncVectorEnv([lambda: GymnasiumEnv(make(), exact=True)] * 4, autoreset_mode=mode)
     assert got.metadata["autoreset_mode"] is mode
     for name in ("observation_space", "action_space", "single_observation_space", "single_action_space", "num_envs"):
@@ -145,17 +145,18 @@ def test_tensors_hold_what_the_numpy_arrays_hold():
     ids=["cartpole", "lookout", "negotiating"],
 )
 @pytest.mark.parametrize("backend", ["numba", "pycuda"])
-def test_step_and_reset_do_not_synchronise(backend, env):
+@pytest.mark.parametrize("mode", AutoresetMode)
+def test_step_and_reset_do_not_synchronise(backend, env, mode):
     """`step` and `reset` make no synchronising CUDA call.
 
     Torch checks arrays, a Dict, and masks in infos.
     """
-    envs = GymnasiumVectorEnv(env(), num_envs=64, env_backend=backend, agents_as_envs=True)
+    envs = GymnasiumVectorEnv(env(), num_envs=64, env_backend=backend, agents_as_envs=True, autoreset_mode=mode)
     envs.reset()
     actions = torch.ones(envs.action_space.shape, dtype=torch.int64, device=envs.wrapper.cuda_data_manager.device)
     mask = actions.reshape(envs.num_envs, -1)[:, 0] > 0
     envs.step(actions)
-    mode = torch.cuda.get_sync_debug_mode()
+    before = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # Gymnasium warns that the mode is a prototype
         torch.cuda.set_sync_debug_mode("error")
@@ -165,8 +166,8 @@ def test_step_and_reset_do_not_synchronise(backend, env):
         envs.reset()
         envs.reset(options={"reset_mask": mask})
     finally:
-        torch.cuda.set_sync_debug_mode(mode)
-    assert "_final_obs" in infos
+        torch.cuda.set_sync_debug_mode(before)
+    assert ("_final_obs" in infos) == (mode is AutoresetMode.SAME_STEP)
 
 
 # ------------------------------------------------------------------ seeds and restarts
@@ -463,6 +464,12 @@ def test_constructor_takes_a_wrapper_or_options():
         ConfigError, match=r"environment 'PythonCounter': has only Python, no kernels for the backend .got 'cpu'"
     ):
         GymnasiumVectorEnv(PythonCounter())
+    match = r"GymnasiumVectorEnv.auto_reset: must be True for autoreset_mode 'SameStep' .got False."
+    with pytest.raises(ConfigError, match=match):
+        GymnasiumVectorEnv(wrapper, autoreset_mode="SameStep")
+    with pytest.raises(ConfigError, match=r"must be False for autoreset_mode 'NextStep' .got True."):
+        GymnasiumVectorEnv(CartPole(), auto_reset=True, autoreset_mode="NextStep")
+    assert GymnasiumVectorEnv(wrapper, autoreset_mode="NextStep").metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
     with pytest.raises(ConfigError, match=r"GymnasiumEnv.num_envs: must be 1 .got 5"):
         GymnasiumEnv(wrapper)
     with pytest.raises(ConfigError, match=r"GymnasiumEnv.auto_reset: must be False .got True"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from envs import CartPole, Covid19Economy, TagContinuous
+from envs import ENVS, CartPole, Covid19Economy, TagContinuous
 from tests.bridges.negotiation import Oracle, negotiating
 from tests.environments.counter import Counter
 from tests.environments.lookout import Lookout, seen
@@ -48,6 +48,13 @@ def test_env_passes_pettingzoos_tests(mode):
     parallel_seed_test(lambda: PettingZooParallelEnv(TagContinuous(**config)), num_cycles=50)
     tags = env.wrapper.cuda_data_manager.tensor("still_in_the_game") == 0
     assert bool(tags.any()) == config["runner_exits_game_after_tagged"]
+
+
+@pytest.mark.parametrize("name", ENVS)
+def test_every_environment_passes_pettingzoos_tests(name):
+    """PettingZoo's interface and seed tests pass for each shipped environment."""
+    parallel_api_test(PettingZooParallelEnv(ENVS[name]()), num_cycles=10)
+    parallel_seed_test(lambda: PettingZooParallelEnv(ENVS[name]()), num_cycles=5)
 
 
 def test_seed_gives_the_starts():

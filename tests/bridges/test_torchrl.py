@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from envs import CartPole, Covid19Economy, TagContinuous
+from envs import ENVS, CartPole, Covid19Economy, TagContinuous
 from envs.classic_control.pendulum import Pendulum
 from tests.bridges.negotiation import Oracle, negotiating
 from tests.environments.counter import Counter
@@ -43,6 +43,12 @@ def environments() -> dict[str, Environment]:
 def test_specs_pass_torchrls_checker(name):
     """`check_env_specs` passes, with and without a break at ends."""
     check_env_specs(TorchRLEnv(environments()[name], num_envs=5), break_when_any_done="both", seed=3)
+
+
+@pytest.mark.parametrize("name", ENVS)
+def test_every_environment_passes_torchrls_checker(name):
+    """`check_env_specs` passes for each shipped environment."""
+    check_env_specs(TorchRLEnv(ENVS[name](), num_envs=2), seed=3)
 
 
 def test_specs_say_shapes_and_kinds():

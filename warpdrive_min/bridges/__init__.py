@@ -2,7 +2,7 @@
 
 | module | class or function | needs |
 |---|---|---|
-| `warpdrive_min.bridges.gymnasium` | `GymnasiumVectorEnv`, `GymnasiumEnv` | gymnasium |
+| `warpdrive_min.bridges.gymnasium` | `GymnasiumVectorEnv`, `GymnasiumEnv`, `make`, `make_vec` | gymnasium |
 | `warpdrive_min.bridges.pettingzoo` | `PettingZooParallelEnv` | pettingzoo |
 | `warpdrive_min.bridges.torchrl` | `TorchRLEnv` | torchrl |
 | `warpdrive_min.bridges.dlpack` | `export`, `assign` | |

@@ -1,8 +1,12 @@
-"""Gymnasium bridges: a vector environment of all copies, or one copy."""
+"""Gymnasium bridges: a vector environment of all copies, or one copy.
+
+`gymnasium.make` and `gymnasium.make_vec` call `make` and `make_vec`.
+"""
 
 from __future__ import annotations
 
 import operator
+import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,6 +20,7 @@ from warpdrive_min.constants import Constants
 from warpdrive_min.conversion import as_tensor
 from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.errors import ConfigError, require, require_type
+from warpdrive_min.registrar import load_class
 from warpdrive_min.rng import seed_words
 
 with needed_by(__name__, "gymnasium"):
@@ -24,15 +29,27 @@ with needed_by(__name__, "gymnasium"):
     from gymnasium.vector.utils import batch_space
 
 
+WRAPPER_OPTIONS = ("blocks_per_env", "debug", "exact", "seed")
+"""Options of `make` and `make_vec` for the `EnvWrapper`; others are the environment's."""
+
+
 class ResetNeeded(ConfigError, gymnasium.error.ResetNeeded):  # noqa: N818  (Gymnasium's name)
     """Step without a required reset; also a Gymnasium `ResetNeeded`."""
+
+
+class RenderModeUnavailable(ConfigError, TypeError):  # noqa: N818  (a state, not a mistake)
+    """Render mode that no environment has.
+
+    It is a TypeError, like an unknown argument: Stable-Baselines3 then creates the environment without rendering.
+    """
 
 
 class GymnasiumVectorEnv(Bridge, gymnasium.vector.VectorEnv[Any, Any, Any]):
     """All copies of an environment as Gymnasium's vector environment.
 
-    ``metadata["autoreset_mode"]`` is ``SAME_STEP`` with ``auto_reset``, else ``DISABLED``. With ``DISABLED``, call
-    ``reset(options={"reset_mask": mask})`` to restart copies that ended.
+    ``metadata["autoreset_mode"]`` is ``SAME_STEP`` with ``auto_reset``, else ``DISABLED``, or ``NEXT_STEP`` if asked
+    for. With ``DISABLED``, call ``reset(options={"reset_mask": mask})`` to restart copies that ended. With
+    ``NEXT_STEP``, the next step restarts them: it ignores their actions, and their reward is 0.
 
     Observations, rewards (float32), terminations and truncations are new tensors on the environments' device. Actions
     may be tensors there too. Then `step`, and `reset` without a seed, enqueue and do not synchronise. With ``to_numpy``
@@ -52,22 +69,40 @@ class GymnasiumVectorEnv(Bridge, gymnasium.vector.VectorEnv[Any, Any, Any]):
         to_numpy: Return NumPy arrays, as Gymnasium's wrappers expect.
         agents_as_envs: Expose every agent as an environment, row ``env * n_agents + agent``. Agents of one
             environment end together; a reset mask with any of them restarts the environment.
-        options: Keyword arguments of `EnvWrapper`, if ``env`` is not one; ``auto_reset`` defaults to True.
+        autoreset_mode: Gymnasium's mode or its value, such as ``"NextStep"``; None: see above.
+        options: Keyword arguments of `EnvWrapper`, if ``env`` is not one; ``auto_reset`` defaults to True, or to the
+            one that ``autoreset_mode`` needs.
 
     Raises:
         ConfigError: The environment has roles, several agents without ``agents_as_envs``, agents with different
-            spaces, or no record of the final observations that ``auto_reset`` needs.
+            spaces, or no record of the final observations that ``auto_reset`` needs; ``autoreset_mode`` is unknown, or
+            does not fit ``auto_reset``.
     """
 
-    def __init__(self, env: Any, *, to_numpy: bool = False, agents_as_envs: bool = False, **options: Any) -> None:
+    def __init__(
+        self,
+        env: Any,
+        *,
+        to_numpy: bool = False,
+        agents_as_envs: bool = False,
+        autoreset_mode: AutoresetMode | str | None = None,
+        **options: Any,
+    ) -> None:
+        mode = _as_mode(autoreset_mode)
         if not isinstance(env, EnvWrapper):
-            options = {"auto_reset": True, **options}
+            options = {"auto_reset": mode in (None, AutoresetMode.SAME_STEP), **options}
         self.batched = batched = BatchedEnvironment(
             "GymnasiumVectorEnv", env, options, synchronises=to_numpy, reset_needed=ResetNeeded
         )
         batched.require_no_roles()
         self._to_numpy = to_numpy
         self._restarts_itself = batched.wrapper.auto_reset
+        if mode is None:
+            mode = AutoresetMode.SAME_STEP if self._restarts_itself else AutoresetMode.DISABLED
+        needs_auto_reset = mode is AutoresetMode.SAME_STEP
+        rule = f"must be {needs_auto_reset} for autoreset_mode {mode.value!r}"
+        is_consistent = self._restarts_itself == needs_auto_reset
+        require(is_consistent, "GymnasiumVectorEnv.auto_reset", rule, self._restarts_itself)
         if not agents_as_envs:
             batched.require_one(agent=True)
         if self._restarts_itself:
@@ -77,12 +112,12 @@ class GymnasiumVectorEnv(Bridge, gymnasium.vector.VectorEnv[Any, Any, Any]):
         self.single_action_space = to_gymnasium(batched.action_space)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
-        mode = AutoresetMode.SAME_STEP if self._restarts_itself else AutoresetMode.DISABLED
         self.metadata = {"autoreset_mode": mode, "render_modes": []}
+        self._is_next_step = mode is AutoresetMode.NEXT_STEP
         self._ended: torch.Tensor | None = None
         """Mask of copies that ended and need a reset, ``(n_envs,)`` bool.
 
-        None: no copy ended, or the bridge does not check.
+        None: no copy ended, or the user resets them and the bridge does not check.
         """
 
     def reset(
@@ -126,18 +161,22 @@ class GymnasiumVectorEnv(Bridge, gymnasium.vector.VectorEnv[Any, Any, Any]):
         shape = self.action_space.shape
         assert shape is not None
         batched = self.batched
-        if self._ended is not None and self._ended.any():
+        waiting = self._ended if self._is_next_step else None
+        if waiting is None and self._ended is not None and self._ended.any():
             ended, do = self._ended.nonzero()[:, 0].tolist(), "call reset, with them as options['reset_mask']"
             raise ResetNeeded.of("GymnasiumVectorEnv.step", "environments that ended must be reset first", ended, do)
         batched.step({"": actions}, {"": shape})
-        ends = batched.terminated_and_truncated()
-        if batched.checks and not self._restarts_itself:
+        ends, rewards = batched.terminated_and_truncated(), batched.rewards()
+        if waiting is not None:
+            batched.restart(mask=waiting)
+            ends, rewards = (ends[0] & ~waiting, ends[1] & ~waiting), rewards.masked_fill(waiting[:, None], 0)
+        if self._is_next_step or (batched.checks and not self._restarts_itself):
             self._ended = ends[0] | ends[1]
         terminated, truncated = (self._rows(self._of_agents(each)) for each in ends)
         infos = self._final(terminated | truncated) if self._restarts_itself else {}
         infos |= self._masks()
         observations = map_parts(self._rows, batched.observations())
-        return observations, self._rows(batched.rewards()), terminated, truncated, infos
+        return observations, self._rows(rewards), terminated, truncated, infos
 
     def _final(self, ended: Any) -> dict[str, Any]:
         if not self._to_numpy:
@@ -258,3 +297,85 @@ class GymnasiumEnv(Bridge, gymnasium.Env[Any, Any]):
 
     def _observation(self) -> Any:
         return map_parts(lambda part: part[0, 0].cpu().numpy(), self.batched.observations())
+
+
+def make(env_class: str, *, backend: str = "cpu", render_mode: None = None, **options: Any) -> GymnasiumEnv:
+    """Create one copy of an environment, for `gymnasium.make`.
+
+    Args:
+        env_class: Path of the class, ``package.module:ClassName``.
+        backend: Backend of `EnvWrapper`.
+        render_mode: Accepted for Gymnasium's calls; must be None.
+        options: `WRAPPER_OPTIONS`, and the config of the environment. Without a ``seed``, the operating system gives
+            one, as in Gymnasium's environments.
+
+    Raises:
+        ConfigError: An option is unknown or wrong; or the class is missing.
+        RenderModeUnavailable: A ``render_mode`` is given.
+    """
+    env, of_wrapper = _created("gymnasium.make", env_class, render_mode, options)
+    return GymnasiumEnv(env, env_backend=backend, **of_wrapper)
+
+
+def make_vec(
+    env_class: str,
+    *,
+    num_envs: int = 1,
+    backend: str = "cpu",
+    to_numpy: bool = True,
+    agents_as_envs: bool = False,
+    autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+    max_episode_steps: int | None = None,
+    render_mode: None = None,
+    **options: Any,
+) -> GymnasiumVectorEnv:
+    """Create copies of an environment, for `gymnasium.make_vec`.
+
+    Args:
+        env_class: Path of the class, ``package.module:ClassName``.
+        num_envs: Number of copies.
+        backend: Backend of `EnvWrapper`.
+        to_numpy: Return NumPy arrays; False: tensors on the device.
+        agents_as_envs: Expose every agent as an environment; see `GymnasiumVectorEnv`.
+        autoreset_mode: Gymnasium's mode or its value; ``"SameStep"`` needs no launch for resets.
+        max_episode_steps: Steps until truncation; the config's ``episode_length``.
+        render_mode: Accepted for Gymnasium's calls; must be None.
+        options: As for `make`.
+
+    Raises:
+        ConfigError: As for `make` and `GymnasiumVectorEnv`.
+        RenderModeUnavailable: A ``render_mode`` is given.
+    """
+    if max_episode_steps is not None:
+        what, rule = "gymnasium.make_vec: episode_length", "must not be given with max_episode_steps"
+        require("episode_length" not in options, what, rule, options.get("episode_length"))
+        options["episode_length"] = max_episode_steps
+    env, of_wrapper = _created("gymnasium.make_vec", env_class, render_mode, options)
+    return GymnasiumVectorEnv(
+        env,
+        num_envs=num_envs,
+        env_backend=backend,
+        to_numpy=to_numpy,
+        agents_as_envs=agents_as_envs,
+        autoreset_mode=autoreset_mode,
+        **of_wrapper,
+    )
+
+
+def _created(who: str, env_class: str, render_mode: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Return the environment and the options of its wrapper."""
+    do = "record episodes with `python -m warpdrive_min render`"
+    what, error = f"{who}: render_mode", RenderModeUnavailable
+    require(render_mode is None, what, "must be None", render_mode, do, error=error)
+    of_wrapper = {name: options.pop(name) for name in WRAPPER_OPTIONS if name in options}
+    if of_wrapper.get("seed") is None:
+        of_wrapper["seed"] = secrets.randbits(64)
+    return load_class(env_class)(**options), of_wrapper
+
+
+def _as_mode(given: AutoresetMode | str | None) -> AutoresetMode | None:
+    try:
+        return None if given is None else AutoresetMode(given)
+    except ValueError as error:
+        rule = f"must be one of {', '.join(repr(mode.value) for mode in AutoresetMode)}"
+        raise ConfigError.of("GymnasiumVectorEnv.autoreset_mode", rule, given) from error
