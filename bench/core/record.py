@@ -310,14 +310,14 @@ class Record(_Line):
             raise PydanticCustomError(
                 "n", "n must be the number of samples_ns, {n} (got {got})", {"n": n, "got": self.n}
             )
-        for name, of_each in (("device_ns", self.device_ns), ("process", self.process)):
-            if of_each is not None and len(of_each) != n:
-                rule = "{name} must have an entry for each of {n} samples (got {got})"
-                raise PydanticCustomError(name, rule, {"name": name, "n": n, "got": len(of_each)})
         timed = self.scope not in UNTIMED
         needed = {"samples_ns": timed, "work_per_run": timed or n > 0, "metrics": timed} if self.status == "ok" else {}
         for name in (name for name, is_needed in needed.items() if is_needed and not getattr(self, name)):
             raise PydanticCustomError(name, "{name} must be present, as status is ok (got none)", {"name": name})
+        for name, of_each in (("device_ns", self.device_ns), ("process", self.process)):
+            if of_each is not None and len(of_each) != n:
+                rule = "{name} must have an entry for each of {n} samples (got {got})"
+                raise PydanticCustomError(name, rule, {"name": name, "n": n, "got": len(of_each)})
         return self
 
     @classmethod

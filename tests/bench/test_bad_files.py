@@ -309,7 +309,7 @@ def test_run_that_finds_no_room_ends_with_the_records_before(tmp_path, monkeypat
     """A run on a full disk keeps complete lines and exits with 1."""
     found = [plain_record(point=point("cpu", n)) for n in (1, 2, 3)]
     length = len(found[0].to_line())
-    monkeypatch.setattr(sweep, "run_points", lambda todo, context, at_once: iter(found))
+    monkeypatch.setattr(sweep, "run_points", lambda *_, **__: iter(found))
     with limited(2 * length + length // 2):
         said = bench("run", "--preset", "smoke", "--where", "backend=cpu", "--no-plot", "--out", tmp_path, exits=1)
     assert "more bytes, and a file may have" in said
