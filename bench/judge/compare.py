@@ -168,7 +168,7 @@ def compare(
         require_writable(out, "--out")
         found, refused = _sides(a, b, axis, choice, run_id, outputs)
         _say_all("left out", [*found.skipped, *refused])
-        _say_all("doubtful", [f"{pair.name}: {each}" for pair in found.pairs for each in caveats(pair)])
+        _say_all("unreliable times", [f"{pair.name}: {each}" for pair in found.pairs for each in caveats(pair)])
         if not found.pairs and not found.failed:
             raise (NotComparable if refused else NothingMeasured)(
                 "compare: no point is on both sides; choose sides that share points"

@@ -376,7 +376,7 @@ def _footer(figure: Figure, chart: Chart) -> None:
     text = "; ".join(
         [
             machine_label(records[0]),
-            chart.statistic,
+            chart.statistic.removesuffix("."),
             f"commit {', '.join(commits)}",
             f"run {', '.join(runs)}" if len(runs) <= MOST_NAMED_RUNS else f"{len(runs)} runs, {runs[0]} to {runs[-1]}",
             *notes(records),

@@ -28,6 +28,9 @@ AS_ABOVE: Final = "Empty cells on the left are as above."
 HEAD_LETTERS: Final = 8
 """Minimum width of a column head in LaTeX, characters."""
 
+LEAST_WIDTH: Final = 24
+"""Minimum width of a column of texts in a terminal; the others are cut first."""
+
 
 def console(width: int = 200) -> Console:
     """Return a console on standard output, wide enough for a table."""
@@ -45,11 +48,12 @@ def terminal(table: Table[Any]) -> rich_table.Table:
         box=box.SIMPLE_HEAD,
         padding=(0, 1),
     )
-    for column in table.columns:
+    for index, column in enumerate(table.columns):
         made.add_column(
             Text(column.name),
             justify="right" if column.is_number else "left",
             width=column.width,
+            min_width=LEAST_WIDTH if column.is_long and any(cells[index] for cells in table.cells) else None,
             overflow="fold" if column.width or column.is_long else "ellipsis",
             no_wrap=not (column.width or column.is_long),
         )

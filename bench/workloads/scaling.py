@@ -125,10 +125,10 @@ def main(task: str, file: str) -> None:
     import torch
     from pydantic import TypeAdapter
 
-    from warpdrive_min.training.scale.distributed import joined
+    from warpdrive_min.training.scale.distributed import process_group
 
     asked = json.loads(task)
-    with joined(asked["point"]["backend"]) as world:
+    with process_group(asked["point"]["backend"]) as world:
         torch.set_num_threads(asked["threads"])
         report = train_as_rank(asked["point"], Plan(**asked["plan"]), world)
         if world.is_first:

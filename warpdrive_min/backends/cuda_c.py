@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from warpdrive_min.backends.base import Constant
-from warpdrive_min.backends.cache import VARIABLE, cached, excerpt, report
+from warpdrive_min.backends.cache import VARIABLE, cached, excerpt
 from warpdrive_min.backends.cuda_rollouts import (
     ROLLOUT,
     ROLLOUT_WITH_POLICY,
@@ -353,7 +353,6 @@ def compile_shared_library(
         CompileError: With the compiler's message.
     """
     what = f"{where}: does not compile ({shortened(compiler)})"
-    report(f"kernels for this CPU with {shortened(compiler)}, some seconds each")
     unit_path, near = path.with_suffix(".cpp"), Path(where).parent
     write(unit_path, text)
     command = [*shlex.split(compiler), *flags]

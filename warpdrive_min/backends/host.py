@@ -33,7 +33,7 @@ from warpdrive_min.backends.base import (
     Source,
     Symbol,
 )
-from warpdrive_min.backends.cache import cached
+from warpdrive_min.backends.cache import cached, report
 from warpdrive_min.errors import BindingError, CompileError, ConfigError, KernelError, WriteError, require, shortened
 from warpdrive_min.files import UNFINISHED, own_folder
 from warpdrive_min.lazy import LazyModule
@@ -190,6 +190,7 @@ class HostBackend(Backend):
         )
 
         def make(target: Path) -> None:
+            report(f"kernels for this CPU with {shortened(compiler)}, some seconds each")
             with cuda_c.empty_headers(cuda_source.CUDA_HEADERS) as folder:
                 more = (
                     [f"-I{folder}", SHOW_WRITES, *supported_flags(compiler, FEWER_CALLS, NOT_CLANG)]
