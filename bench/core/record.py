@@ -520,6 +520,11 @@ class Comparison(_Line):
         """Return the comparison of two paired records of schema 1."""
         return cls.of(a, b, [log_ratios(a.turn_ns, b.turn_ns)])
 
+    @property
+    def rounds(self) -> list[float]:
+        """Logarithm of each round's ratio."""
+        return [fmean(turns) for turns in self.log_ratios]
+
     def ratio(self) -> Ratio:
         """Return b over a, with Student's interval over rounds, or turns of one.
 
@@ -527,9 +532,8 @@ class Comparison(_Line):
 
         Source: Kalibera and Jones 2013, "Rigorous benchmarking in reasonable time", ISMM, 63-74.
         """
-        rounds = [fmean(turns) for turns in self.log_ratios]
-        between = len(rounds) > 1
-        return Ratio.of_logs(rounds if between else self.log_ratios[0], between_processes=between)
+        between = len(self.log_ratios) > 1
+        return Ratio.of_logs(self.rounds if between else self.log_ratios[0], between_processes=between)
 
 
 def merged(records: Iterable[Record]) -> list[Record]:

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 CONFIDENCE = 0.95
 POWER = 0.8
 """Probability of finding an effect that counts as detectable."""
-NOISIER = 0.01
-"""Probability below which noise is larger than at calibration."""
 RESAMPLES = 2_000
 TRIMMED = 4
 """An interquartile mean drops one in this many values at each end."""
@@ -177,27 +175,6 @@ class Ratio:
             error=math.hypot(self.error, noise),
             dof=dof,
         )
-
-    def pooled(self, noise: float, dof: int) -> Ratio:
-        """Pool the ratio's error with that of earlier unchanged comparisons.
-
-        Both estimate one variance, so they are averaged by their degrees of freedom. If the ratio's own error exceeds
-        the earlier ones at the 1 % level, only its own counts.
-
-        Source: Snedecor and Cochran 1989, "Statistical methods", sections 6.7 (pooled) and 6.12 (ratio of variances).
-
-        Args:
-            noise: Standard deviation of the earlier ratios' logarithms.
-            dof: Degrees of freedom with which it was estimated.
-        """
-        from scipy.special import fdtrc  # noqa: PLC0415
-
-        own = 1 if self.dof is None else self.dof
-        if self.error > 0 and (noise == 0 or fdtrc(own, dof, (self.error / noise) ** 2) < NOISIER):
-            return self
-        error, both = math.sqrt((own * self.error**2 + dof * noise**2) / (own + dof)), own + dof
-        half = student_quantile((1 + CONFIDENCE) / 2, both) * error
-        return replace(self, low=self.value * math.exp(-half), high=self.value * math.exp(half), error=error, dof=both)
 
     def p_over(self, other: float = 1.0) -> float:
         """Return the one-sided p-value for exceeding another ratio; its error may be 0."""

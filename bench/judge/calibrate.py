@@ -6,23 +6,16 @@ noise of process starts. The gate reports no regression that this noise could ex
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from statistics import fmean
 from typing import Annotated, Final
 
-import numpy as np
 import typer
 
-from warpdrive_min.files import locked, require_writable, write_atomically
+from warpdrive_min.files import require_writable
 
 from ..core.errors import Code, CompareError, NothingMeasured, exiting
-from ..core.groups import groups_of
-from ..core.machine import kind
 from ..core.point import PresetName, command_line, point_name
-from ..core.record import Record
-from ..core.stats import median, smallest_detectable
 from ..options import COMPARISONS, AtOnce, Choice, Gated, Resume, Where, gated, resumed_or_new_run_id, say, why_none
 from ..process.checkouts import WORKING_TREE
 from ..process.interleaved import Pair, PairFiles, measure_revisions
@@ -30,61 +23,9 @@ from ..process.stopping import register_outputs
 from ..process.worker import WorkerError
 from ..show import render
 from ..show.columns import Column, Table
-from .calibration import CALIBRATIONS, Calibration, NoiseFloor, read
-from .evidence import key, point_key
+from .calibration import CALIBRATIONS, NoiseFloor, noise, store
 
 N_COMPARISONS: Final = 3
-
-
-def noise(comparisons: Sequence[Pair]) -> list[NoiseFloor]:
-    """Return the noise of each point from its A/A comparisons.
-
-    Interleaved A/A ratios should be 1. Their mean is not subtracted, because its deviation from 1 is noise too.
-    """
-    return [_noise(pairs) for pairs in groups_of(comparisons, lambda pair: key(pair.a)).values()]
-
-
-def _noise(pairs: Sequence[Pair]) -> NoiseFloor:
-    runs = np.log([ns for pair in pairs for record in (pair.a, pair.b) for ns in _medians(record)])
-    ratios = np.array([fmean(turns) for pair in pairs if pair.comparison for turns in pair.comparison.log_ratios])
-    record, n = pairs[0].a, len(ratios)
-    run, pair = float(runs.std(ddof=1)), float(np.sqrt((ratios**2).mean() * len(pairs) / n))
-    return NoiseFloor(
-        **record.model_dump(include={"case", "case_version", "point", "preset"}),
-        rounds=n,
-        run=run,
-        pair=pair,
-        smallest=smallest_detectable(math.sqrt(2) * run, 1, 2 * n - 1),
-        smallest_in_turns=smallest_detectable(pair, 1, n),
-    )
-
-
-def _medians(record: Record) -> list[float]:
-    """Return the median time per unit in each process, ns."""
-    times = record.unit_ns
-    processes = record.process or [0] * len(times)
-    return [median([ns for of, ns in zip(processes, times, strict=True) if of == each]) for each in set(processes)]
-
-
-def store(found: Sequence[NoiseFloor], record: Record, command: str, folder: Path = CALIBRATIONS) -> Path:
-    """Merge the noise of points into their machine's file, atomically.
-
-    Points of the same machine and versions that were calibrated before stay.
-    """
-    with locked(folder):
-        before = read(record.machine, folder)
-        kept: Iterable[NoiseFloor] = before.noise if before and before.fits(record.machine) else ()
-        merged = {(each.preset, *point_key(each.case, each.point)): each for each in [*kept, *found]}
-        made = Calibration(
-            machine=record.machine,
-            git=record.git,
-            made_at=record.started_at,
-            command=command,
-            noise=list(merged.values()),
-        )
-        path = folder / f"{kind(record.machine)}.json"
-        write_atomically(path, made.model_dump_json(indent=1) + "\n")
-    return path
 
 
 def table(found: Sequence[NoiseFloor]) -> Table[NoiseFloor]:

@@ -1,29 +1,26 @@
-"""Noise calibration of a machine, and rounds per point."""
+"""Noise calibration of a machine."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
+from warpdrive_min.files import locked, write_atomically
+
 from ..core.archive import load_or_none
-from ..core.case import Job
 from ..core.errors import FileError, NotComparable
+from ..core.groups import groups_of
 from ..core.machine import differences, kind
 from ..core.point import Preset
-from ..core.record import RESULTS, Context, Record
+from ..core.record import RESULTS, Record
 from ..core.schema import Amount, Count, Git, Machine, Model, Plain
-from ..options import threshold_of
-from ..process.interleaved import ROUNDS
+from ..core.stats import median, smallest_detectable
+from ..process.interleaved import ROUNDS, Pair
+from .evidence import key, point_key
 
 CALIBRATIONS: Final = RESULTS / "calibration"
-MARGIN: Final = 5.0
-"""Standard errors of a ratio within a gate's threshold.
-
-With this many, 20 gates of unchanged code nearly always pass."""
-MOST_ROUNDS: Final = 24
-"""Maximum rounds of a gated point; they take minutes of GPU time."""
 
 
 class NoiseFloor(Model):
@@ -50,18 +47,10 @@ class NoiseFloor(Model):
             return self.pair, self.rounds
         return math.sqrt(2) * self.run, 2 * self.rounds - 1
 
-    def over(self, n_rounds: int) -> NoiseFloor:
-        """Return the noise of comparisons over another number of rounds."""
-        if n_rounds == ROUNDS[self.preset]:
-            return self
-        share = math.sqrt(ROUNDS[self.preset] / n_rounds)
-        smallest = math.expm1(share * math.log1p(self.smallest_in_turns))
-        return self.model_copy(update={"pair": share * self.pair, "smallest_in_turns": smallest})
-
-    def rounds_for(self, threshold: float) -> int:
-        """Return the rounds of a gate, see `MARGIN`; at least the preset's."""
-        fewest = ROUNDS[self.preset]
-        return min(max(fewest, math.ceil(fewest * (MARGIN * self.pair / math.log1p(threshold)) ** 2)), MOST_ROUNDS)
+    @property
+    def of_round(self) -> float:
+        """Standard deviation of one round's log ratio."""
+        return self.pair * math.sqrt(ROUNDS[self.preset])
 
 
 class Calibration(Model):
@@ -79,31 +68,15 @@ class Calibration(Model):
 
         Similar points share the case, backend and preset.
         """
-        known = self._of(record.case, record.case_version, record.preset)
+        like = record.case, record.case_version, record.preset
+        known = [each for each in self.noise if (each.case, each.case_version, each.preset) == like]
         known = [each for each in known if each.point.get("backend") == record.point.get("backend")]
         exact = [each for each in known if each.point == record.point]
         return max(exact or known, key=lambda each: each.run, default=None)
 
-    def rounds_of(self, job: Job, preset: Preset, threshold: float) -> int | None:
-        """Return a gated point's number of rounds; None if not calibrated."""
-        known = self._of(job.case.name, job.case.version, preset)
-        return next((each.rounds_for(threshold) for each in known if each.point == job.point), None)
-
-    def _of(self, case: str, version: int, preset: Preset) -> list[NoiseFloor]:
-        return [each for each in self.noise if (each.case, each.case_version, each.preset) == (case, version, preset)]
-
     def fits(self, machine: Mapping[str, Any]) -> bool:
         """True if made on such a machine with the same versions."""
         return not differences(self.machine, machine)
-
-
-def rounds_here(preset: Preset, threshold: float, folder: Path = CALIBRATIONS) -> Callable[[Job], int | None]:
-    """Return a function from point to its rounds here; None uses the preset's."""
-    here = Context.here(preset).machine
-    calibration = read(here, folder)
-    if calibration is None or not calibration.fits(here):
-        return lambda job: None
-    return lambda job: calibration.rounds_of(job, preset, threshold_of(job.case.name, threshold))
 
 
 def read(machine: Mapping[str, Any], folder: Path = CALIBRATIONS) -> Calibration | None:
@@ -116,3 +89,59 @@ def read(machine: Mapping[str, Any], folder: Path = CALIBRATIONS) -> Calibration
         return load_or_none(folder / f"{kind(machine)}.json", Calibration)
     except FileError as error:
         raise NotComparable(f"{error}; run `python -m bench calibrate` again") from error
+
+
+# ------------------------------------------------------------------ making one
+
+
+def noise(comparisons: Sequence[Pair]) -> list[NoiseFloor]:
+    """Return the noise of each point from its A/A comparisons.
+
+    Interleaved A/A ratios should be 1. Their mean is not subtracted, because its deviation from 1 is noise too.
+    """
+    return [_noise(pairs) for pairs in groups_of(comparisons, lambda pair: key(pair.a)).values()]
+
+
+def _noise(pairs: Sequence[Pair]) -> NoiseFloor:
+    import numpy as np  # noqa: PLC0415  (slow to import)
+
+    runs = np.log([ns for pair in pairs for record in (pair.a, pair.b) for ns in _medians(record)])
+    ratios = np.array([ratio for pair in pairs if pair.comparison for ratio in pair.comparison.rounds])
+    record, n = pairs[0].a, len(ratios)
+    run, pair = float(runs.std(ddof=1)), float(np.sqrt((ratios**2).mean() * len(pairs) / n))
+    return NoiseFloor(
+        **record.model_dump(include={"case", "case_version", "point", "preset"}),
+        rounds=n,
+        run=run,
+        pair=pair,
+        smallest=smallest_detectable(math.sqrt(2) * run, 1, 2 * n - 1),
+        smallest_in_turns=smallest_detectable(pair, 1, n),
+    )
+
+
+def _medians(record: Record) -> list[float]:
+    """Return the median time per unit in each process, ns."""
+    times = record.unit_ns
+    processes = record.process or [0] * len(times)
+    return [median([ns for of, ns in zip(processes, times, strict=True) if of == each]) for each in set(processes)]
+
+
+def store(found: Sequence[NoiseFloor], record: Record, command: str, folder: Path = CALIBRATIONS) -> Path:
+    """Merge the noise of points into their machine's file, atomically.
+
+    Points of the same machine and versions that were calibrated before stay.
+    """
+    with locked(folder):
+        before = read(record.machine, folder)
+        kept: Iterable[NoiseFloor] = before.noise if before and before.fits(record.machine) else ()
+        merged = {(each.preset, *point_key(each.case, each.point)): each for each in [*kept, *found]}
+        made = Calibration(
+            machine=record.machine,
+            git=record.git,
+            made_at=record.started_at,
+            command=command,
+            noise=list(merged.values()),
+        )
+        path = folder / f"{kind(record.machine)}.json"
+        write_atomically(path, made.model_dump_json(indent=1) + "\n")
+    return path

@@ -8,9 +8,12 @@ gate compares machine code and runs nothing.
 from __future__ import annotations
 
 import math
+import signal
+import time
 import traceback
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -18,12 +21,14 @@ import typer
 
 from warpdrive_min.errors import WriteError
 from warpdrive_min.files import require_writable, write_atomically
+from warpdrive_min.stopping import Stopped
 from warpdrive_min.terminal import echo
 
 from .. import options
 from ..core.archive import exists
+from ..core.case import Job
 from ..core.errors import CompareError, FileError, NotComparable, NothingMeasured
-from ..core.point import PresetName, point_name
+from ..core.point import PresetName, command_line, point_name
 from ..core.record import Context, Record
 from ..core.stats import CONFIDENCE, holm, smallest_detectable
 from ..options import (
@@ -40,17 +45,18 @@ from ..options import (
     threshold_of,
 )
 from ..process.checkouts import WORKING_TREE, checkouts
-from ..process.interleaved import ROUNDS, Pair, PairFiles, measure_revisions
+from ..process.interleaved import ROUNDS, Limit, Pair, PairFiles, PairResults, measure_revisions
 from ..process.stopping import register_outputs
 from ..process.sweep import measure_missing
 from ..show.columns import Column
 from ..static import verdict
 from ..workloads.cases import CASES
 from ..workloads.outside import job_of, names_of
-from .calibration import CALIBRATIONS, Calibration, read, rounds_here
-from .evidence import Estimate, Evidence, Interval, Judgement, check_allowed, key, mismatches, name_of, position
+from .calibration import CALIBRATIONS, Calibration, noise, read, store
+from .evidence import Estimate, Evidence, Judgement, check_allowed, key, mismatches, name_of, position
 from .outcomes import KIND_OF_CODE, Report
 from .pairing import caveats, is_file, ns_column, pair_records
+from .sequential import FALSE_ALARMS, MOST_ROUNDS, is_below, is_decided, p_slower, smallest_found
 
 THRESHOLD: Final = 0.015
 """Half of the smallest slow-down that the gate should catch, 3 %."""
@@ -71,6 +77,12 @@ class Choice(options.Choice):
     calibrations: Path
     static: bool = False
     """Compare machine code instead of times."""
+    most_rounds: int = MOST_ROUNDS
+    """Maximum number of rounds of a point."""
+    end: float = math.inf
+    """Time of `time.monotonic` after which nothing new starts."""
+    calibrates: bool = True
+    """Calibrate a machine without a calibration."""
 
 
 def gate(
@@ -101,6 +113,16 @@ def gate(
     calibrations: Annotated[Path, typer.Option(help="Folder of the calibrations.")] = CALIBRATIONS,
     resume: Resume = None,
     at_once: AtOnce = 1,
+    most_rounds: Annotated[
+        int, typer.Option(min=2, max=1000, help="Maximum number of rounds of a point that is not decided.")
+    ] = MOST_ROUNDS,
+    time_limit: Annotated[
+        float | None,
+        typer.Option(callback=options.bounded(0, 1e6), help="Minutes after which the gate judges what it has."),
+    ] = None,
+    calibrate: Annotated[
+        bool, typer.Option(help="On a machine without a calibration, first compare the baseline with itself.")
+    ] = True,
     static: Annotated[bool, typer.Option("--static", help="Compare machine code; runs no kernel.")] = False,
     arch: Archs = None,
     env: Annotated[
@@ -119,7 +141,8 @@ def gate(
     no baseline, 5 broken.
     """
     if records is not None and not static:
-        refuse_unused(context, "with --records", "preset", "resume", "at_once")
+        unused = "preset", "resume", "at_once", "most_rounds", "time_limit", "calibrate"
+        refuse_unused(context, "with --records", *unused)
     if summary is not None and summary == junit:
         raise typer.BadParameter(f"--summary and --junit: must be two files (got {summary} for both); rename one")
     for option, file in (("--summary", summary), ("--junit", junit)):
@@ -139,7 +162,11 @@ def gate(
         archs=arch or [],
         config=config or [],
         static=static,
+        most_rounds=most_rounds,
+        end=math.inf if time_limit is None else time.monotonic() + 60 * time_limit,
+        calibrates=calibrate,
     )
+    stopped: Stopped | None = None
     try:
         if not static and (arch or config):
             raise CompareError("gate: --arch and --config need --static (got it without); add --static")
@@ -150,6 +177,11 @@ def gate(
         if records is not None and not exists(records):
             raise CompareError(f"--records: must exist (got {records}); name a file or folder of records")
         fill(report, records, choice)
+    except Stopped as signalled:  # reported after what is finished
+        if not report.rows:
+            raise
+        stopped = signalled
+        report.add("left out", f"stopped by {signal.Signals(stopped.number).name}")
     except CompareError as error:
         report.add(KIND_OF_CODE[error.code], str(error))
     except (FileError, WriteError) as error:
@@ -164,7 +196,7 @@ def gate(
     for path, content in ((summary, text), (junit, report.junit())):
         if path:
             write_atomically(path, content)
-    raise typer.Exit(report.code)
+    raise stopped or typer.Exit(report.code)
 
 
 def parse_threshold(text: str) -> float:
@@ -275,16 +307,57 @@ def from_revision(report: Report, choice: Choice) -> None:
     require_writable(choice.out, "--out")
     register_outputs(outputs.a, outputs.b, words=("--resume", choice.run_id))
     both = report.baseline, WORKING_TREE
-    rounds = rounds_here(choice.preset, report.threshold, choice.calibrations)
-    for job in points:
-        if (n := rounds(job)) is not None and n > ROUNDS[choice.preset]:
-            why = f"because its calibrated times vary; takes {n / ROUNDS[choice.preset]:.2g} times as long"
-            say(f"{point_name(job.case.name, job.point)}: {n} rounds instead of {ROUNDS[choice.preset]}, {why}")
-    seen = measure_revisions(points, both, choice.preset, choice.run_id, say, outputs, choice.at_once, rounds)
+    decided = partial(_is_decided, threshold=report.threshold, n_points=len(points))
+    has_rounds = ROUNDS[choice.preset] > 1  # preset smoke is too short to compare processes
+    limit = Limit(rounds=choice.most_rounds, is_decided=decided, end=choice.end) if has_rounds else None
+    try:
+        if has_rounds and choice.calibrates:
+            report.notes += calibrate_if_needed(points, report.baseline, choice)
+        seen = measure_revisions(points, both, choice.preset, choice.run_id, say, outputs, choice.at_once, limit)
+    except Stopped:
+        pairs = {pair.name: pair for pair in outputs.pairs()}
+        names = [point_name(job.case.name, job.point) for job in points]
+        found = [pairs[name] for name in names if name in pairs]
+        judge_rounds(report, PairResults(found, missing=[name for name in names if name not in pairs]), choice)
+        raise
+    judge_rounds(report, seen, choice)
+
+
+def judge_rounds(report: Report, seen: PairResults, choice: Choice) -> None:
+    """Add judgements of interleaved pairs, and points without one."""
     report.add("changed", *(f"{text} (only one side was measured)" for text in seen.skipped))
     report.add("broken", *seen.failed)
+    if seen.missing:
+        what = f"not measured: {len(seen.missing)} of {len(seen.missing) + len(seen.pairs)} points"
+        again = f"`python -m bench gate --baseline {report.baseline} --resume {choice.run_id}` measures them"
+        report.add("left out", f"{what} ({', '.join(seen.missing)}); {again}")
     report.notes += [f"unreliable times: {pair.name}: {each}" for pair in seen.pairs for each in caveats(pair)]
-    judge_into(report, seen.pairs, choice.calibrations)
+    judge_into(report, seen.pairs, choice.calibrations, choice.most_rounds)
+
+
+def calibrate_if_needed(points: Sequence[Job], baseline: str, choice: Choice) -> list[str]:
+    """Calibrate this machine with the baseline against itself, if necessary.
+
+    Returns the number of points, the time and the file, as text.
+    """
+    here = Context.here(choice.preset).machine
+    before = read(here, choice.calibrations)
+    if before is not None and before.fits(here):
+        return []
+    start, rounds = time.monotonic(), ROUNDS[choice.preset]
+    say(f"this machine is not calibrated: compares {baseline} with itself first, {rounds} rounds a point")
+    run_id = f"{choice.run_id}-calibration"
+    outputs = PairFiles(*[choice.out / f"{run_id}.jsonl"] * 3)
+    limit = Limit(rounds=rounds, is_decided=lambda _: False, end=choice.end)
+    seen = measure_revisions(points, (baseline, baseline), choice.preset, run_id, say, outputs, choice.at_once, limit)
+    if not (whole := [pair for pair in seen.pairs if limit.is_reached(pair)]):
+        return []
+    command = command_line("gate", baseline=baseline, preset=choice.preset, case=choice.cases, where=choice.where)
+    file = store(noise(whole), whole[0].a, command, choice.calibrations)
+    minutes = (time.monotonic() - start) / 60
+    text = f"calibrated {len(whole)} points with {baseline} against itself in {minutes:.1f} minutes: {file}"
+    say(text)
+    return [text]
 
 
 def from_machine_code(report: Report, records: Path | None, choice: Choice) -> None:
@@ -312,69 +385,96 @@ def from_machine_code(report: Report, records: Path | None, choice: Choice) -> N
 # ------------------------------------------------------------------ judging
 
 
-def judge_into(report: Report, pairs: Sequence[Pair], calibrations: Path) -> None:
+def judge_into(report: Report, pairs: Sequence[Pair], calibrations: Path, most_rounds: int = MOST_ROUNDS) -> None:
     """Add the judgements of pairs to a report, with their machine's noise."""
     calibration, notes = calibration_of([pair.b for pair in pairs], calibrations)
-    report.notes += notes
-    report.rows += judge(pairs, report.threshold, calibration)
+    if not all(pair.ratio.between_processes for pair in pairs):  # rounds show their noise
+        report.notes += notes
+    rows = judge(pairs, report.threshold, calibration, most_rounds)
+    report.rows += rows
+    if rows:
+        row = max(rows, key=lambda row: row.limit)
+        report.notes.append(
+            f"a slow-down of {_share(row.limit)} of any one point would have been found (of 5 gates in 4 or more); "
+            f"the least certain point is {row.subject}"
+        )
 
 
-def judge(pairs: Sequence[Pair], threshold: float, calibration: Calibration | None) -> list[Row]:
+def judge(
+    pairs: Sequence[Pair], threshold: float, calibration: Calibration | None, most_rounds: int = MOST_ROUNDS
+) -> list[Row]:
     """Return the judgement of each pair.
 
-    * ok: the whole interval lies below the threshold. All rows must pass, so nothing is adjusted.
-    * regression: slower than the threshold with a one-sided p-value below 2.5 % after Holm's adjustment, and by no less
-      than the smallest slow-down that can be told from noise.
+    * ok: the slow-down is below the threshold. All rows must pass, so nothing is adjusted.
+    * regression: slower than the threshold, with a p-value adjusted by Holm.
     * inconclusive: neither.
 
-    The noise of a ratio over rounds is pooled from its rounds and, if its point is calibrated, the calibrated rounds.
-    A ratio within one process has its interval widened by the calibrated noise.
+    Rounds of new processes are tested as in `sequential`. Other ratios are ok if their 95 % interval lies below the
+    threshold, and a regression needs p < 2.5 % and no less than the smallest slow-down that can be told from noise.
+    The interval of a ratio within one process is widened by the calibrated noise.
 
     Source: for asking from both sides of a margin, Schuirmann 1987, "A comparison of the two one-sided tests procedure
     and the power approach".
     """
-    drafts = [_draft(pair, threshold_of(pair.b.case, threshold), calibration) for pair in pairs]
-    adjusted = holm([p for *_, p in drafts])
-    return [
-        _judged(pair.name, estimate, (0.0, 1 + threshold_of(pair.b.case, threshold)), limit, p)
-        for pair, (estimate, limit, _), p in zip(pairs, drafts, adjusted, strict=True)
+    drafts = [
+        _draft(pair, threshold_of(pair.b.case, threshold), calibration, len(pairs), most_rounds) for pair in pairs
     ]
+    adjusted = holm([p for *_, p in drafts])
+    return [_judged(draft, by_rounds, p) for (draft, by_rounds, _), p in zip(drafts, adjusted, strict=True)]
 
 
-def _draft(pair: Pair, threshold: float, calibration: Calibration | None) -> tuple[Estimate, float, float]:
-    """Return the ratio, the smallest slow-down that counts, and the raw p-value."""
+def _draft(
+    pair: Pair, threshold: float, calibration: Calibration | None, n_points: int, most_rounds: int
+) -> tuple[Row, bool, float]:
+    """Return a raw judgement, whether it is by rounds, and the raw p-value."""
     ratio, known = pair.ratio, calibration.of(pair.b) if calibration else None
-    if known and pair.comparison and ratio.between_processes:
-        known = known.over(len(pair.comparison.log_ratios))
     is_own = known is not None and known.point == pair.b.point
-    words = "rounds" if ratio.between_processes else "one process"
-    p = pair.p_slower(threshold)
-    if known and not ratio.between_processes:
-        ratio = ratio.widened(*known.of_ratio(pair.is_interleaved))
-        p = max(p, ratio.p_over(1 + threshold))
-    elif known and is_own:
-        ratio = ratio.pooled(known.pair, known.rounds)
-        p = ratio.p_over(1 + threshold)
-    smallest = smallest_detectable(ratio.error, 1)
-    if known:
-        smallest = max(smallest, known.smallest_in_turns if pair.is_interleaved else known.smallest)
+    by_rounds, region = pair.comparison is not None and ratio.between_processes, (0.0, 1 + threshold)
+    if pair.comparison and by_rounds:
+        logs, noise = pair.comparison.rounds, known.of_round if known and is_own else 0.0
+        words, p, is_ok = f"{len(logs)} rounds", p_slower(logs, threshold), is_below(logs, threshold)
+        n_rounds = most_rounds if is_decided(logs, threshold, n_points) else len(logs)
+        limit = smallest_found(logs, threshold, n_points, n_rounds, noise)
+    else:
+        words, p = "one process", pair.p_slower(threshold)
+        if known and not ratio.between_processes:
+            ratio = ratio.widened(*known.of_ratio(pair.is_interleaved))
+            p = max(p, ratio.p_over(1 + threshold))
+        smallest = smallest_detectable(ratio.error, 1)
+        if known:
+            smallest = max(smallest, known.smallest_in_turns if pair.is_interleaved else known.smallest)
+        limit, is_ok = max(threshold, smallest), position((ratio.low, ratio.high), region) == "inside"
+    if known and (is_own or not by_rounds):
         words += ", calibrated" if is_own else f", calibrated at {point_name(known.case, known.point)}"
-    return replace(Estimate.of_ratio(ratio, pair.a, pair.b), note=words), max(threshold, smallest), p
+    estimate, verdict = replace(Estimate.of_ratio(ratio, pair.a, pair.b), note=words), "ok" if is_ok else "inconclusive"
+    row = Judgement(subject=pair.name, estimate=estimate, region=region, limit=limit, verdict=verdict)
+    return row, by_rounds, p
 
 
-def _judged(name: str, estimate: Estimate, region: Interval, limit: float, p: float) -> Row:
-    verdict = "inconclusive"
-    if position(estimate.interval, region) == "inside":
-        verdict = "ok"
-    elif p < (1 - CONFIDENCE) / 2 and estimate.value >= 1 + limit:
-        verdict = "regression"
-    why = f"{_slower(estimate)}, a regression above {limit:.2%}, p = {p:.2g}"
-    return Judgement(subject=name, estimate=estimate, region=region, limit=limit, p=p, verdict=verdict, reasons=(why,))
+def _is_decided(pair: Pair, threshold: float, n_points: int) -> bool:
+    assert pair.comparison is not None, "rounds are compared"
+    return is_decided(pair.comparison.rounds, threshold_of(pair.b.case, threshold), n_points)
+
+
+def _judged(draft: Row, by_rounds: bool, p: float) -> Row:
+    """Return a judgement with its adjusted p-value."""
+    estimate = draft.estimate
+    assert estimate is not None, "a pair has an estimate"
+    if by_rounds:
+        is_slower = p < FALSE_ALARMS
+    else:
+        is_slower = draft.verdict != "ok" and p < (1 - CONFIDENCE) / 2 and estimate.value >= 1 + draft.limit
+    why = f"{_slower(estimate)}, a slow-down of {_share(draft.limit)} would be found, p = {p:.2g}"
+    return replace(draft, p=p, verdict="regression" if is_slower else draft.verdict, reasons=(why,))
 
 
 def _slower(estimate: Estimate) -> str:
     """Return a slow-down with its interval, as text."""
     return f"{estimate.value - 1:+.2%} ({estimate.low - 1:+.2%} to {estimate.high - 1:+.2%})"
+
+
+def _share(limit: float) -> str:
+    return "more than 100 %" if math.isinf(limit) else f"{limit:.2%}"
 
 
 def calibration_of(records: Sequence[Record], folder: Path) -> tuple[Calibration | None, list[str]]:
@@ -410,7 +510,7 @@ COLUMNS: Final[tuple[Column[Row], ...]] = (
     ns_column("before, ns per unit", 0),
     ns_column("now, ns per unit", 1),
     Column("slower by (95 % interval)", lambda row: _slower(row.estimate) if row.estimate else ""),
-    Column("regression above", lambda row: f"{row.limit:.2%}"),
+    Column("smallest slow-down that is found", lambda row: _share(row.limit)),
     Column("p (Holm)", lambda row: f"{row.p:.2g}"),
     Column("source of the noise estimate", lambda row: row.estimate.note if row.estimate else ""),
     Column("outcome", lambda row: row.verdict),

@@ -6,6 +6,8 @@ each side of each round has its own process, and the interval of a ratio is over
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -24,9 +26,7 @@ from .sweep import read_existing
 from .worker import Copy, Start, WorkerError
 
 ROUNDS: Final[dict[Preset, int]] = {"smoke": 1, "default": 4, "full": 6, "paper": 6}
-"""Fixed number of rounds per pair.
-
-Stopping at a good result would bias the interval."""
+"""Number of rounds per pair; a `Limit` replaces it."""
 OUT_OF_MEMORY: Final = "Memory"
 """Part of the name of each out-of-memory error of all libraries."""
 
@@ -52,6 +52,11 @@ class Pair:
     def is_interleaved(self) -> bool:
         """True if both sides were timed interleaved."""
         return self.comparison is not None
+
+    @property
+    def n_rounds(self) -> int:
+        """Number of interleaved rounds."""
+        return len(self.comparison.log_ratios) if self.comparison else 0
 
     @property
     def ratio(self) -> Ratio:
@@ -100,6 +105,27 @@ class PairFiles:
         return [Pair.of(by_id[each.a], by_id[each.b], each) for each in comparisons if {each.a, each.b} <= by_id.keys()]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limit:
+    """End of a pair's rounds, for a test that is valid at any number of rounds."""
+
+    rounds: int
+    """Maximum number of rounds of a pair."""
+    is_decided: Callable[[Pair], bool]
+    """True if a pair needs no further round."""
+    end: float = math.inf
+    """Time of `time.monotonic` after which no round starts."""
+
+    @property
+    def has_passed(self) -> bool:
+        """True if the time is over."""
+        return time.monotonic() > self.end
+
+    def is_reached(self, pair: Pair) -> bool:
+        """True if the pair is decided or has all its rounds."""
+        return pair.n_rounds >= self.rounds or self.is_decided(pair)
+
+
 @dataclass(frozen=True, slots=True)
 class PairResults:
     """Measured pairs, and points without a pair."""
@@ -109,6 +135,8 @@ class PairResults:
     """Points that a side cannot run, with the reason."""
     failed: list[str] = field(default_factory=list)
     """Points that are wrong or fail, with the reason."""
+    missing: list[str] = field(default_factory=list)
+    """Points without a pair when the time was over."""
 
 
 def measure_all(
@@ -117,6 +145,7 @@ def measure_all(
     say: Callable[[str], None] = lambda text: None,
     outputs: PairFiles | None = None,
     at_once: int = 1,
+    limit: Limit | None = None,
 ) -> PairResults:
     """Measure pairs of sides; a failed pair does not end the others.
 
@@ -126,6 +155,7 @@ def measure_all(
         say: Gets a progress line for each pair.
         outputs: Output files; pairs in them are not measured again.
         at_once: Maximum number of rounds that are set up at once, see `measure_rounds`.
+        limit: End of a pair's rounds; None: the preset's number. A pair that it cuts short is returned, but not stored.
 
     Raises:
         NotComparable: Two sides have different case versions or GPUs, or finished pairs are of other code.
@@ -143,11 +173,13 @@ def measure_all(
         for record in (each for pair in finished.values() for each in (pair.a, pair.b)):
             if record.run_id in of_this_checkout:
                 _require_one_code(record, state)
+    done = set[int]()
     for n_done, (place, got) in enumerate(
-        measure_rounds([todo[index] for index in missing], preset, at_once, say), start=1
+        measure_rounds([todo[index] for index in missing], preset, at_once, say, limit), start=1
     ):
         index = missing[place]
         name = point_name(todo[index][0].case.name, todo[index][0].point)
+        done.add(index)
         if isinstance(got, WorkerError):
             (found.skipped if got.kind == "Skip" else found.failed).append(f"{name}: {got}")
             say(f"{n_done}/{len(missing)} {name}: {got}")
@@ -156,11 +188,13 @@ def measure_all(
             for old, new in ((before.a, got.a), (before.b, got.b)):
                 if old.run_id == new.run_id:
                     _require_one_code(old, new.git)
-        if outputs:
+        if outputs and (limit is None or limit.is_reached(got)):
             outputs.add(got)
         pairs[index] = got
-        say(f"{n_done}/{len(missing)} {name}: B takes {got.ratio.value:.4f} x the time of A")
+        ratio = f"{got.ratio.value:.4f} x the time of A in {got.n_rounds} round{'s' * (got.n_rounds > 1)}"
+        say(f"{n_done}/{len(missing)} {name}: B takes {ratio}")
     found.pairs.extend(pairs[index] for index in sorted(pairs))
+    found.missing.extend(keys[index][2] for index in missing if index not in done)
     return found
 
 
@@ -183,34 +217,34 @@ def measure_revisions(
     say: Callable[[str], None] = lambda text: None,
     outputs: PairFiles | None = None,
     at_once: int = 1,
-    rounds: Callable[[Job], int | None] = lambda job: None,
+    limit: Limit | None = None,
 ) -> PairResults:
     """Measure points on the code of two revisions; see `measure_all`.
-
-    ``rounds`` returns the number of rounds of a point; None: that of the preset.
 
     Raises:
         NotComparable: git does not know a revision, or the sides have different versions of a case.
         WorkerError: The code of a revision cannot be imported.
     """
     with revisions(*names) as starts:
-        sides = [sides_of(run_id, job.case, (job.point, job.point), starts, rounds=rounds(job)) for job in todo]
-        return measure_all(sides, preset, say, outputs, at_once)
+        sides = [sides_of(run_id, job.case, (job.point, job.point), starts) for job in todo]
+        return measure_all(sides, preset, say, outputs, at_once, limit)
 
 
-def sides_of(
-    run_id: str, case: CaseVersion, points: tuple[Point, Point], starts: Sequence[Start], *, rounds: int | None = None
-) -> tuple[Side, Side]:
+def sides_of(run_id: str, case: CaseVersion, points: tuple[Point, Point], starts: Sequence[Start]) -> tuple[Side, Side]:
     """Return two sides of a case, with runs named after their letters."""
     a, b = (
-        Side(case=case, point=point, start=start, run_id=f"{run_id}-{letter}", rounds=rounds)
+        Side(case=case, point=point, start=start, run_id=f"{run_id}-{letter}")
         for letter, point, start in zip("ab", points, starts, strict=True)
     )
     return a, b
 
 
 def measure_rounds(
-    todo: Sequence[tuple[Side, Side]], preset: Preset, at_once: int = 1, say: Callable[[str], None] = lambda text: None
+    todo: Sequence[tuple[Side, Side]],
+    preset: Preset,
+    at_once: int = 1,
+    say: Callable[[str], None] = lambda text: None,
+    limit: Limit | None = None,
 ) -> Iterator[tuple[int, Pair | WorkerError]]:
     """Yield each pair's index and its records and comparison, or error. Waits.
 
@@ -224,6 +258,8 @@ def measure_rounds(
         preset: Lengths of blocks and number of rounds.
         at_once: Maximum number of rounds that are set up at once.
         say: Gets a line for each postponed pair.
+        limit: End of a pair's rounds; None: the preset's number. When its time is over, pairs with fewer than two
+            rounds are left out.
 
     Raises:
         NotComparable: Two sides have different case versions or GPUs.
@@ -233,11 +269,11 @@ def measure_rounds(
     rounds = [
         Round(sides, preset, number, place)
         for place, sides in enumerate(todo)
-        for number in range(_n_rounds(sides[0], preset))
+        for number in range(limit.rounds if limit else _n_rounds(sides[0], preset))
     ]
     done = dict[int, list[Round]]()
     again = []
-    while rounds:
+    while rounds and not (limit and limit.has_passed):
         batch, rounds = rounds[:at_once], rounds[at_once:]
         _run_batch(batch)
         for each in batch:
@@ -246,7 +282,8 @@ def measure_rounds(
         errors = [each.error for each in batch if each.error and each.error.kind != "Skip"]
         if len(errors) == len(batch) or any(OUT_OF_MEMORY in error.kind for error in errors):
             at_once = max(1, at_once // 2)
-        rounds = [each for each in rounds if each.place not in failed]
+        over = failed | (_decided(done, limit, preset, at_once) if limit else set())
+        rounds = [each for each in rounds if each.place not in over]
         for place in sorted({each.place for each in batch} - {each.place for each in rounds}):
             of_pair = done.pop(place)
             error = next((each.error for each in of_pair if each.error), None)
@@ -259,13 +296,22 @@ def measure_rounds(
             else:
                 yield place, error
     if again:
-        for index, got in measure_rounds([todo[place] for place in again], preset, max(1, at_once // 2), say):
+        for index, got in measure_rounds([todo[place] for place in again], preset, max(1, at_once // 2), say, limit):
             yield again[index], got
+    for place, of_pair in done.items():  # the time is over
+        if len(of_pair) > 1:
+            yield place, _pair(of_pair, preset, at_once)
+
+
+def _decided(done: Mapping[int, list[Round]], limit: Limit, preset: Preset, at_once: int) -> set[int]:
+    """Return the pairs that are decided by their rounds so far."""
+    tested = {place: rounds for place, rounds in done.items() if len(rounds) > 1 and not any(r.error for r in rounds)}
+    return {place for place, rounds in tested.items() if limit.is_reached(_pair(rounds, preset, at_once))}
 
 
 def _n_rounds(side: Side, preset: Preset) -> int:
     """Return the number of rounds; of a process each, a ratio needs two."""
-    return max(side.rounds or ROUNDS[preset], 2 if side.case.scope == "startup" else 1)
+    return max(ROUNDS[preset], 2 if side.case.scope == "startup" else 1)
 
 
 def _run_batch(batch: Sequence[Round]) -> None:

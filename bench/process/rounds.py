@@ -38,8 +38,6 @@ class Side:
     taken: str = "in turns with another side"
     command: str | None = None
     """Command that repeats the point; None: the sweep's."""
-    rounds: int | None = None
-    """Number of rounds; None: the preset's."""
     block_s: float = 0.0
     """Time for sampling a block, s; at least two samples.
 

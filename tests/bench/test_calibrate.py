@@ -12,14 +12,12 @@ import pytest
 
 from bench.core.case import Job
 from bench.core.errors import NotComparable
-from bench.core.record import Comparison, Context, read_all, read_comparisons
+from bench.core.record import Comparison, read_all, read_comparisons
 from bench.core.stats import smallest_detectable
-from bench.judge.calibrate import noise, store
-from bench.judge.calibration import read, rounds_here
+from bench.judge.calibration import noise, read, store
 from bench.process import interleaved
 from bench.process.checkouts import WORKING_TREE
 from bench.process.server import Server
-from bench.workloads.cases import CASES
 from tests.bench.builders import bench, case, cycle, pair_of, point, record
 from tests.bench.builders import timed as fake_timed
 
@@ -81,25 +79,6 @@ def test_noise_of_many_rounds_is_that_of_the_machine():
     (got,) = noise([steady(*np.exp(random.normal(0, 0.03, 2))) for _ in range(200)])
     assert got.run == pytest.approx(0.03, rel=0.1)
     assert got.pair == pytest.approx(0.03 * math.sqrt(2), rel=0.15)
-
-
-def test_noisy_point_gets_as_many_rounds_as_its_gate_needs(tmp_path):
-    """A noisy point gets more rounds, up to 24.
-
-    At 1 % over 4 rounds a threshold of 1.5 % needs 46, at 0.4 % 8, at 0.1 % no more than 4.
-    """
-    (floor,) = noise([steady(1.0, 1.0)] * 4)
-    noisy, some, quiet = (floor.model_copy(update={"pair": pair}) for pair in (0.01, 0.004, 0.001))
-    assert [each.rounds_for(0.015) for each in (noisy, some, quiet)] == [24, 8, 4]
-    assert some.over(16).pair == pytest.approx(0.002)
-    here = Context.here("default")
-    measured = record(machine=dict(here.machine))
-    store([some], measured, "python -m bench calibrate", tmp_path)
-    job = Job(CASES[measured.case], measured.point)
-    job = replace(job, case=replace(job.case, version=measured.case_version))
-    assert rounds_here("default", 0.015, tmp_path)(job) == 8
-    assert rounds_here("full", 0.015, tmp_path)(job) is None
-    assert rounds_here("default", 0.015, tmp_path / "none")(job) is None
 
 
 def test_calibration_survives_its_file_and_keeps_other_points(tmp_path):

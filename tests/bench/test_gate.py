@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import re
+import signal
+import time
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
@@ -14,7 +19,7 @@ from bench.core.archive import ARCHIVE, glob_paths
 from bench.core.case import Job
 from bench.core.errors import Code
 from bench.core.point import matches
-from bench.core.record import Comparison, Context, Record, append, read_all
+from bench.core.record import Comparison, Context, Record, append, read_all, read_comparisons
 from bench.judge import gate
 from bench.judge.calibration import Calibration, NoiseFloor
 from bench.judge.evidence import Evidence, name_of
@@ -26,6 +31,7 @@ from bench.process.server import Server
 from bench.process.sweep import run
 from bench.workloads.cases import jobs
 from tests.bench.builders import bench, case, cycle, pair_of, point, record, timed
+from warpdrive_min.stopping import Stopped
 
 STORED = machine.ROOT / "results" / ARCHIVE / "sweeps" / "20261121T053731-4c1f3f7-8c0b.jsonl"
 
@@ -275,31 +281,50 @@ def measure_rounds(*logs: float):
     return replace(pair, comparison=Comparison.of(pair.a, pair.b, [[log] for log in logs]))
 
 
-def test_rounds_and_calibrated_rounds_are_one_estimate_of_noise():
-    """Measured and calibrated rounds are pooled.
+@pytest.mark.parametrize(("n", "verdict"), [(14, "inconclusive"), (15, "regression")])
+def test_fifteen_rounds_find_a_slow_down_among_twenty_points(n, verdict):
+    """Among 20 points 15 rounds find 3 %; 14 cannot, without noise either."""
+    same = [measure_rounds(*[0.0] * 6) for _ in range(19)]
+    slower = measure_rounds(*[math.log1p(0.03)] * n)
+    first, *others = judge([slower, *same], THRESHOLD, None)
+    assert (first.verdict, first.estimate.note) == (verdict, f"{n} rounds")
+    assert {row.verdict for row in others} == {"ok"}
 
-    Four rounds alone cannot detect 3 % among 20 points; with calibrated ones they can.
-    """
-    same = [measure_rounds(-0.004, 0.004, 0.002, -0.002) for _ in range(19)]
-    slower = measure_rounds(0.026, 0.034, 0.032, 0.028)
-    known = calibrated(slower.b, run=0.0032, smallest=0.004)
-    alone, *_ = judge([slower, *same], THRESHOLD, None)
-    together, *_ = judge([slower, *same], THRESHOLD, known)
-    assert (alone.verdict, alone.estimate.note) == ("inconclusive", "rounds")
-    assert (together.verdict, together.estimate.note) == ("regression", "rounds, calibrated")
+
+def test_calibrated_noise_raises_the_smallest_slow_down_that_is_found():
+    """Rounds that agree by luck do not promise more than the calibration."""
+    pair = measure_rounds(*[0.0001, -0.0001] * 3)
+    (alone,) = judge([pair], THRESHOLD, None)
+    (together,) = judge([pair], THRESHOLD, calibrated(pair.b, run=0.02, smallest=0.04))
+    assert THRESHOLD < alone.limit < 0.02 < together.limit < 0.05
+    assert alone.verdict == together.verdict == "ok"
+    assert together.estimate.note == "6 rounds, calibrated"
+
+
+def test_gate_says_which_slow_down_it_would_have_found():
+    """The report names the smallest slow-down that any point would show."""
+    report = report_on("main", THRESHOLD)
+    pairs = [measure_rounds(*[scatter, -scatter] * 5) for scatter in (0.001, 0.01)]
+    gate.judge_into(report, pairs, Path("none"))
+    largest = max(row.limit for row in report.rows)
+    (note,) = report.notes
+    assert note.startswith(f"a slow-down of {largest:.2%} of any one point would have been found")
+    assert report.rows[0].limit < report.rows[1].limit
 
 
 def test_point_that_is_not_calibrated_says_whose_noise_stands_in():
     """An uncalibrated point names the point that supplies its noise.
 
-    That noise sets the detectable slow-down; the interval is the point's own.
+    Rounds need no substitute.
     """
+    known = calibrated(record(point=point("cpu", 7)), run=0.05, smallest=0.4)
+    (row,) = judge([pair_of([1.0] * 4, [1.1] * 4)], 0.03, known)
+    assert (row.limit, row.verdict) == (0.4, "inconclusive")
+    assert row.estimate.note.startswith("one process, calibrated at env_step[env=cartpole,backend=cpu,n_envs=7")
     pair = measure_rounds(0.099, 0.1, 0.1, 0.101)
-    known = calibrated(record(point=point("cpu", 7)), run=0.5, smallest=0.4)
     (row,) = judge([pair], 0.03, known)
     assert (row.estimate.low, row.estimate.high) == (pair.ratio.low, pair.ratio.high)
-    assert (row.limit, row.verdict) == (0.2, "inconclusive")
-    assert row.estimate.note.startswith("rounds, calibrated at env_step[env=cartpole,backend=cpu,n_envs=7")
+    assert row.estimate.note == "4 rounds"
     file = machine.ROOT / "results" / "calibration"
     (stored,) = (Calibration.model_validate_json(each.read_text()) for each in file.glob("nvidia-h200-*.json"))
     (floor,) = (each for each in stored.noise if each.case == "env_step")
@@ -343,36 +368,112 @@ def test_gate_measures_the_baseline_again(tmp_path):
     ]
 
 
+@pytest.fixture
+def sides(monkeypatch):
+    """Return a function that fakes two revisions.
+
+    It sets the speeds of the present code's processes; the baseline's is 1. It returns the list of measured sides.
+    """
+
+    def set_speeds(*slower: float, n_points: int = 1, on_start=lambda: None) -> list[tuple[str, str]]:
+        fake, speeds, measured = case(lambda point: timed(), n_points), cycle(list(slower)), []
+
+        class Watch:
+            def __init__(self, scale):
+                self.lengths = cycle([3e7 * scale, 3.003e7 * scale, 2.997e7 * scale])
+
+            def time(self, block):
+                return round(self.lengths(0)), None
+
+        def start(name):
+            on_start()
+            scale = speeds(0) if name == "." else 1.0
+            return nullcontext(Server({"fake": case(lambda _: timed(stopwatch=Watch(scale)), n_points)}))
+
+        @contextmanager
+        def revisions(*names):
+            measured.append(names)
+            yield [lambda name=name: start(name) for name in names]
+
+        monkeypatch.setattr(interleaved, "revisions", revisions)
+        monkeypatch.setattr("bench.options.chosen", lambda *_: [Job(fake, each) for each in fake.points("smoke")])
+        return measured
+
+    return set_speeds
+
+
 @pytest.mark.parametrize(
-    ("slower", "code"),
-    [((1.1,), Code.REGRESSION), ((1.0, 1.1), Code.INCONCLUSIVE), ((1.0,), Code.OK)],
+    ("slower", "code", "n_rounds"),
+    [((1.1,), Code.REGRESSION, 10), ((1.0, 1.1), Code.INCONCLUSIVE, 12), ((1.0,), Code.OK, 6)],
 )
-def test_regression_against_a_revision_is_there_in_each_round(slower, code, tmp_path, monkeypatch):
-    """A regression must appear in every round of processes."""
-    fake = case(lambda point: timed(), 1)
-    speeds = cycle(list(slower))
+def test_rounds_are_measured_until_a_point_is_decided(slower, code, n_rounds, sides, tmp_path):
+    """A gate stops at a verdict, or at the limit of rounds."""
+    sides(*slower)
+    said = run_gate(tmp_path, "--baseline", "main", "--case", "fake", "--most-rounds", 12, exits=code)
+    assert f"| {n_rounds} rounds, calibrated |" in said
+    (file,) = (tmp_path / "out").glob("*-comparisons.jsonl")
+    (comparison,) = read_comparisons([file])
+    assert len(comparison.rounds) == n_rounds
 
-    class Watch:
-        def __init__(self, scale):
-            self.lengths = cycle([3e7 * scale, 3.003e7 * scale, 2.997e7 * scale])
 
-        def time(self, block):
-            return round(self.lengths(0)), None
+def test_machine_without_calibration_calibrates_itself_once(sides, tmp_path):
+    """The first gate compares the baseline with itself and stores the noise."""
+    measured = sides(1.0)
+    said = run_gate(tmp_path, "--baseline", "main", "--case", "fake")
+    assert re.search(r"calibrated 1 points with main against itself in \d+\.\d minutes", said)
+    (file,) = (tmp_path / "calibration").iterdir()
+    (floor,) = Calibration.model_validate_json(file.read_text()).noise
+    assert (floor.case, floor.rounds) == ("fake", 4)
+    run_gate(tmp_path, "--baseline", "main", "--case", "fake")
+    assert measured == [("main", "main"), ("main", "."), ("main", ".")]
 
-    def start(name):
-        scale = speeds(0) if name == "." else 1.0
-        return nullcontext(Server({"fake": case(lambda _: timed(stopwatch=Watch(scale)), 1)}))
 
-    @contextmanager
-    def sides(*names):
-        assert names == ("main", ".")
-        yield [lambda name=name: start(name) for name in names]
+def test_gate_that_need_not_calibrate_does_not(sides, tmp_path):
+    """`--no-calibrate` measures the two sides alone."""
+    measured = sides(1.0)
+    said = run_gate(tmp_path, "--baseline", "main", "--case", "fake", "--no-calibrate")
+    assert "| 6 rounds |" in said
+    assert measured == [("main", ".")]
+    assert not (tmp_path / "calibration").exists()
 
-    monkeypatch.setattr(interleaved, "revisions", sides)
-    monkeypatch.setattr("bench.options.chosen", lambda *_: [Job(fake, each) for each in fake.points("smoke")])
-    said = run_gate(tmp_path, "--baseline", "main", "--case", "fake", exits=code)
-    assert "| rounds |" in said
-    assert len(list((tmp_path / "out").glob("*.jsonl"))) == 3
+
+def test_time_limit_judges_what_is_measured(sides, tmp_path, monkeypatch):
+    """After the time limit finished points are judged.
+
+    `--resume` measures the others.
+    """
+    started, monotonic = [], time.monotonic
+    sides(1.0, n_points=3, on_start=lambda: started.append(None))
+    monkeypatch.setattr(time, "monotonic", lambda: monotonic() + 3600 * len(started))
+    words = ["--baseline", "main", "--case", "fake", "--no-calibrate"]
+    said = run_gate(tmp_path, *words, "--time-limit", 60 * 19.5, exits=Code.INCONCLUSIVE)
+    assert "2 points against `main`" in said
+    assert "1 ok, 1 inconclusive" in said
+    assert "left out: not measured: 1 of 3 points (fake[" in said
+    assert len(started) == 20
+    (file,) = (tmp_path / "out").glob("*-comparisons.jsonl")
+    assert len(read_comparisons([file])) == 1, "a point that was cut short is measured again"
+    run_id = file.name.removesuffix("-comparisons.jsonl")
+    assert "3 ok" in run_gate(tmp_path, *words, "--resume", run_id)
+    assert len(started) == 20 + 2 * 2 * 6
+
+
+def test_stopped_gate_reports_finished_points(sides, tmp_path):
+    """A signal ends the gate with the judgements of its finished points."""
+    started = []
+
+    def on_start():
+        started.append(None)
+        if len(started) == 20:
+            raise Stopped(signal.SIGTERM)
+
+    sides(1.0, n_points=3, on_start=on_start)
+    words = ["--baseline", "main", "--case", "fake", "--no-calibrate", "--junit", tmp_path / "out.xml"]
+    said = run_gate(tmp_path, *words, exits=128 + signal.SIGTERM)
+    assert "1 ok" in said
+    assert "left out: stopped by SIGTERM" in said
+    assert "left out: not measured: 2 of 3 points (fake[" in said
+    assert ElementTree.parse(tmp_path / "out.xml").getroot().get("skipped") == "2"
 
 
 @pytest.mark.parametrize(("text", "share"), [("5%", 0.05), ("0.05", 0.05), ("2.5%", 0.025)])

@@ -10,8 +10,7 @@ from scipy.signal import lfilter
 
 from bench.core.record import Record
 from bench.core.stats import Ratio
-from bench.judge.calibrate import store
-from bench.judge.calibration import NoiseFloor, read
+from bench.judge.calibration import NoiseFloor, read, store
 from bench.judge.gate import THRESHOLD, judge
 from bench.process.interleaved import ROUNDS, Pair, pair_of_rounds
 from bench.process.rounds import TURNS
@@ -42,15 +41,14 @@ def floor(each: Record, pair: float = BETWEEN) -> NoiseFloor:
     return NoiseFloor(**known, rounds=12, run=2 * pair, pair=pair, smallest=6 * pair, smallest_in_turns=3 * pair)
 
 
-def simulated_pair(each: Record, pair: float, slow_down: float, random: np.random.Generator) -> Pair:
+def simulated_pair(each: Record, pair: float, slow_down: float, random: np.random.Generator, n_rounds: int = 4) -> Pair:
     """Simulate a pair of a point with itself.
 
-    Blocks of a process share its noise.
+    Blocks of a process share its noise, so that four rounds have standard deviation ``pair``.
     """
-    n_rounds = max(2, ROUNDS[each.preset])
     lags = np.abs(np.subtract.outer(np.arange(2 * TURNS), np.arange(2 * TURNS)))
     of_blocks = WITHIN**2 * float((CORRELATION**lags).mean())
-    of_process = math.sqrt(max(0.0, pair**2 * n_rounds / 2 - of_blocks))
+    of_process = math.sqrt(max(0.0, pair**2 * ROUNDS[each.preset] / 2 - of_blocks))
 
     def side(run_id: str, slower: float) -> Record:
         rounds = [
@@ -75,7 +73,7 @@ def test_gate_finds_three_percent_and_passes_the_same_code(tmp_path):
     random = np.random.default_rng(0)
     verdicts = {0.0: Counter(), SLOW_DOWN: Counter()}
     for slow_down in (0.0, SLOW_DOWN) * GATES:
-        pairs = [simulated_pair(each, BETWEEN, slow_down, random) for each in some]
+        pairs = [simulated_pair(each, BETWEEN, slow_down, random, 16) for each in some]
         verdicts[slow_down].update((row.subject, row.verdict) for row in judge(pairs, THRESHOLD, calibration))
     subjects = {subject for subject, _ in verdicts[0.0]}
     assert verdicts[0.0] == {(subject, "ok"): GATES for subject in subjects}

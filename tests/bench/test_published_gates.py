@@ -9,6 +9,7 @@ import pytest
 from bench.core.archive import ARCHIVE, glob_paths
 from bench.core.record import RESULTS, Comparison, read_all
 from bench.judge.gate import THRESHOLD, calibration_of, judge
+from bench.judge.sequential import is_below, is_decided
 from bench.process.interleaved import Pair, PairFiles
 
 
@@ -52,15 +53,23 @@ GATES = {
 
 @pytest.mark.parametrize(("name", "n"), GATES.items(), ids=list(GATES))
 def test_published_gates_catch_3_percent_and_pass_the_same(name, n):
-    """A delay of 3 % fails; equal code passes."""
+    """Gates over the recorded rounds, one after the other, are all right.
+
+    Each takes rounds until it is decided, as one of 20 points.
+    """
     folder = RESULTS / ARCHIVE / "comparisons"
     (file,) = glob_paths(str(folder / f"*-gates-{name}-comparisons.jsonl"))
-    found = defaultdict(list)
-    for pair in PairFiles.of(folder, file.name.removesuffix("-comparisons.jsonl")).pairs():
-        calibration, notes = calibration_of([pair.b], RESULTS / "calibration")
-        assert not notes
-        found[pair.b.notes.get("planted", 0.0)] += judge([pair], THRESHOLD, calibration)
-    assert {planted: [row.verdict for row in rows] for planted, rows in found.items()} == {
-        0.0: ["ok"] * n,
-        0.03: ["regression"] * n,
-    }
+    rounds = defaultdict(list)
+    pairs = PairFiles.of(folder, file.name.removesuffix("-comparisons.jsonl")).pairs()
+    for pair in pairs:
+        rounds[pair.b.notes.get("planted", 0.0)] += pair.comparison.rounds
+    assert len(pairs) == 2 * n
+    for planted, verdict in ((0.0, "ok"), (0.03, "regression")):
+        verdicts, taken = [], []
+        for log in rounds[planted]:
+            taken.append(log)
+            if is_decided(taken, THRESHOLD, 20):
+                verdicts.append("ok" if is_below(taken, THRESHOLD) else "regression")
+                taken = []
+        assert set(verdicts) == {verdict}
+        assert len(verdicts) >= len(rounds[planted]) // 17

@@ -190,23 +190,3 @@ def test_band_of_equal_runs_has_no_width_and_others_hold_the_mean():
     low, high = interquartile_band(values)
     assert (low[0], high[0]) == (3, 3)
     assert 1 <= low[1] < interquartile_mean(values)[1] == 3 < high[1] <= 5
-
-
-def test_noise_that_is_known_twice_is_pooled_by_hand():
-    """Pooled noise is the mean square, weighted by degrees of freedom.
-
-    1 % with 3 degrees of freedom and 2 % with 12 have 15 together.
-    """
-    own = Ratio(1.0, 0.9, 1.1, error=0.01, dof=3, between_processes=True)
-    got = own.pooled(0.02, 12)
-    error = math.sqrt((3 * 0.01**2 + 12 * 0.02**2) / 15)
-    assert (got.error, got.dof, got.between_processes) == (pytest.approx(error), 15, True)
-    assert math.log(got.high) == pytest.approx(student_quantile(0.975, 15) * error)
-    assert math.log(got.low) == pytest.approx(-math.log(got.high))
-
-
-def test_noise_beyond_the_known_one_counts_alone():
-    """Noise far above the calibrated one is not pooled."""
-    own = Ratio(1.0, 0.9, 1.1, error=0.1, dof=3, between_processes=True)
-    assert own.pooled(0.01, 12) == own
-    assert own.pooled(0.0, 12) == own
