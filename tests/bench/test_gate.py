@@ -404,7 +404,7 @@ def sides(monkeypatch):
 
 @pytest.mark.parametrize(
     ("slower", "code", "n_rounds"),
-    [((1.1,), Code.REGRESSION, 10), ((1.0, 1.1), Code.INCONCLUSIVE, 12), ((1.0,), Code.OK, 6)],
+    [((1.1,), Code.REGRESSION, 11), ((1.0, 1.1), Code.INCONCLUSIVE, 12), ((1.0,), Code.OK, 6)],
 )
 def test_rounds_are_measured_until_a_point_is_decided(slower, code, n_rounds, sides, tmp_path):
     """A gate stops at a verdict, or at the limit of rounds."""
