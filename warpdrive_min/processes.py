@@ -161,6 +161,11 @@ def kill_all() -> None:
             child.kill()
 
 
+def is_stopping() -> bool:
+    """True if `kill_all` was called; results of children may be cut short."""
+    return _is_stopping.is_set()
+
+
 def end_children() -> None:
     """Kill all remaining children, and wait.
 

@@ -29,7 +29,7 @@ from ..core.archive import exists
 from ..core.case import Job
 from ..core.errors import CompareError, FileError, NotComparable, NothingMeasured
 from ..core.point import PresetName, command_line, point_name
-from ..core.record import Context, Record
+from ..core.record import Context, Record, existing_files, read_all
 from ..core.stats import CONFIDENCE, holm, smallest_detectable
 from ..options import (
     COMPARISONS,
@@ -178,7 +178,7 @@ def gate(
             raise CompareError(f"--records: must exist (got {records}); name a file or folder of records")
         fill(report, records, choice)
     except Stopped as signalled:  # reported after what is finished
-        if not report.rows:
+        if not report.rows and not static:
             raise
         stopped = signalled
         report.add("left out", f"stopped by {signal.Signals(stopped.number).name}")
@@ -329,8 +329,7 @@ def judge_rounds(report: Report, seen: PairResults, choice: Choice) -> None:
     report.add("broken", *seen.failed)
     if seen.missing:
         what = f"not measured: {len(seen.missing)} of {len(seen.missing) + len(seen.pairs)} points"
-        again = f"`python -m bench gate --baseline {report.baseline} --resume {choice.run_id}` measures them"
-        report.add("left out", f"{what} ({', '.join(seen.missing)}); {again}")
+        report.add("left out", f"{what} ({', '.join(seen.missing)}); --resume {choice.run_id} continues")
     report.notes += [f"unreliable times: {pair.name}: {each}" for pair in seen.pairs for each in caveats(pair)]
     judge_into(report, seen.pairs, choice.calibrations, choice.most_rounds)
 
@@ -368,18 +367,35 @@ def from_machine_code(report: Report, records: Path | None, choice: Choice) -> N
     from ..static.sides import records_of_side  # noqa: PLC0415  (imports torch)
 
     context, outputs = Context.here(choice.preset, choice.run_id), PairFiles.of(choice.out, choice.run_id)
-    if is_file(report.baseline):
-        before = choice.of(Path(report.baseline))
-    elif records is not None:
-        raise NotComparable(f"gate: --baseline must be records (got {report.baseline}), as --records are; name a file")
-    else:
-        with checkouts(report.baseline) as (tree,):
-            before = records_of_side(choice, "a", context, outputs.a, tree)
-    now = records_of_side(choice, "b", context, outputs.b) if records is None else choice.of(records)
-    if not before and not now:
+    missing, signalled = list[str](), None
+    before, now = list[Record](), list[Record]()
+    register_outputs(outputs.a, outputs.b, words=("--resume", choice.run_id))
+    try:
+        if is_file(report.baseline):
+            before = choice.of(Path(report.baseline))
+        elif records is not None:
+            rule = f"must be records (got {report.baseline}), as --records are; name a file"
+            raise NotComparable(f"gate: --baseline {rule}")
+        else:
+            with checkouts(report.baseline) as (tree,):
+                before = records_of_side(choice, "a", context, outputs.a, missing, tree, choice.end)
+        if records is not None:
+            now = choice.of(records)
+        else:
+            now = records_of_side(choice, "b", context, outputs.b, missing, end=choice.end)
+    except Stopped as error:
+        signalled = error
+        before, now = before or read_all(existing_files(outputs.a)), read_all(existing_files(outputs.b))
+    if missing or signalled:
+        what = f"not compiled ({len(missing)}): {', '.join(missing)}"
+        report.add("left out", f"{what}; --resume {choice.run_id} continues")
+        before, now = verdict.of_both_sides(before, now)
+    elif not before and not now:
         axes = "program (an environment, or a part of the core), part, kernel, backend and arch"
         raise NothingMeasured(f"gate: no kernel passes --case, --where and --env; axes of machine code are {axes}")
     verdict.judge_into(report, before, now)
+    if signalled:
+        raise signalled
 
 
 # ------------------------------------------------------------------ judging

@@ -172,7 +172,7 @@ def measure_all(
         state = git_state(ROOT)
         for record in (each for pair in finished.values() for each in (pair.a, pair.b)):
             if record.run_id in of_this_checkout:
-                _require_one_code(record, state)
+                require_one_code(record, state)
     done = set[int]()
     for n_done, (place, got) in enumerate(
         measure_rounds([todo[index] for index in missing], preset, at_once, say, limit), start=1
@@ -187,7 +187,7 @@ def measure_all(
         for before in finished.values():
             for old, new in ((before.a, got.a), (before.b, got.b)):
                 if old.run_id == new.run_id:
-                    _require_one_code(old, new.git)
+                    require_one_code(old, new.git)
         if outputs and (limit is None or limit.is_reached(got)):
             outputs.add(got)
         pairs[index] = got
@@ -198,7 +198,7 @@ def measure_all(
     return found
 
 
-def _require_one_code(before: Record, now: Mapping[str, Any]) -> None:
+def require_one_code(before: Record, now: Mapping[str, Any]) -> None:
     """Raise NotComparable unless a run continues on the code it began with."""
     differ = [(before.git.get(name), now.get(name)) for name in ("sha", "diff_hash")]
     if any(was != is_ for was, is_ in differ):

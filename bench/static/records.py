@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import queue
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
+
+from warpdrive_min.processes import is_stopping
 
 from ..core.errors import CompareError
 from ..core.machine import ROOT
@@ -78,8 +81,11 @@ def records_of(
     context: Context,
     root: Path = ROOT,
     n_processes: int | None = None,
+    goes_on: Callable[[], bool] = lambda: True,
 ) -> Iterator[list[Record]]:
     """Yield the records of each program, with the code under a folder.
+
+    A program that was stopped, or not started, has none.
 
     Args:
         programs: Programs to compile.
@@ -87,13 +93,20 @@ def records_of(
         context: Fields that the records share.
         root: Folder of a checkout.
         n_processes: Number of compiling processes; None: one per core.
+        goes_on: False if no further program may start.
     """
-    for program, reply in answers(programs, architectures, root, n_processes):
-        yield list(_records(program, reply, architectures, context))
+    for program, reply in answers(programs, architectures, root, n_processes, goes_on):
+        found = iter(()) if reply == STOPPED else _records(program, reply, architectures, context)
+        whole = list(itertools.takewhile(lambda _: not is_stopping(), found))  # nvdisasm is killed, too
+        yield [] if is_stopping() else whole
 
 
 def answers(
-    programs: Sequence[Program], architectures: Sequence[str], root: Path, n_processes: int | None = None
+    programs: Sequence[Program],
+    architectures: Sequence[str],
+    root: Path,
+    n_processes: int | None = None,
+    goes_on: Callable[[], bool] = lambda: True,
 ) -> Iterator[tuple[Program, dict[str, Any]]]:
     """Yield `probe.py`'s answer to each program, in order."""
     asked: list[Question] = [(program, Future()) for program in programs]
@@ -101,16 +114,20 @@ def answers(
     for each in asked:
         todo.put(each)
     for _ in range(min(len(programs), n_processes or len(os.sched_getaffinity(0)))):
-        threading.Thread(target=_ask, args=(todo, architectures, root), daemon=True).start()
+        threading.Thread(target=_ask, args=(todo, architectures, root, goes_on), daemon=True).start()
     for program, answered in asked:
         yield program, answered.result()
 
 
 Question = tuple[Program, Future[dict[str, Any]]]
 """A program and the future of its answer."""
+STOPPED: Final[dict[str, Any]] = {}
+"""Answer to a program that was stopped or not started."""
 
 
-def _ask(todo: queue.SimpleQueue[Question], architectures: Sequence[str], root: Path) -> None:
+def _ask(
+    todo: queue.SimpleQueue[Question], architectures: Sequence[str], root: Path, goes_on: Callable[[], bool]
+) -> None:
     """Answer programs in a process, and replace it if it dies."""
     env = env_with_code_first(
         root, {name: value for name, value in os.environ.items() if name != "NUMBA_ENABLE_CUDASIM"}
@@ -120,12 +137,14 @@ def _ask(todo: queue.SimpleQueue[Question], architectures: Sequence[str], root: 
         while True:
             program, answered = todo.get_nowait()
             try:
-                with Worker.start("the process that compiles", words, env=env) as process:
-                    while True:
-                        answered.set_result(process.ask("answer", program=program))
-                        program, answered = todo.get_nowait()
+                if goes_on():
+                    with Worker.start("the process that compiles", words, env=env) as process:
+                        while goes_on():
+                            answered.set_result(process.ask("answer", program=program))
+                            program, answered = todo.get_nowait()
+                answered.set_result(STOPPED)
             except WorkerError as error:
-                answered.set_result({"failed": str(error)})
+                answered.set_result(STOPPED if is_stopping() else {"failed": str(error)})
 
 
 # ------------------------------------------------------------------ a record

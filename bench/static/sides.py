@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import math
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from warpdrive_min.processes import is_stopping
 from warpdrive_min.terminal import echo
 
 from ..core.case import Job
 from ..core.errors import CompareError
 from ..core.machine import ROOT, git_state
 from ..core.point import Check, Measurement, Metric, command_line, matches
-from ..core.record import Context, Record, StartTime, append
+from ..core.record import Context, Record, StartTime, append, read_all
 from ..options import Choice
 from ..process import callgrind as counts
+from ..process.interleaved import require_one_code
 from ..process.worker import WorkerError
 from ..workloads.cases import CASES
 from ..workloads.outside import config_of
@@ -45,16 +49,51 @@ def architectures(given: Sequence[str] | None) -> list[str]:
     return names
 
 
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Finished records of a side, and programs that are missing."""
+
+    save: Callable[[Record], None] = lambda record: None
+    """Stores a record as soon as its program is finished."""
+    end: float = math.inf
+    """Time of `time.monotonic` after which no program starts."""
+    before: list[Record] = field(default_factory=list)
+    """Records of an earlier, stopped call."""
+    missing: list[str] = field(default_factory=list)
+    """Programs that were not compiled, as text."""
+
+    def goes_on(self) -> bool:
+        """True unless the time is over or a signal has arrived."""
+        return time.monotonic() < self.end and not is_stopping()
+
+    def has(self, case: str, point: Mapping[str, Any]) -> bool:
+        """True if there are records of a case with these axes."""
+        return any(each.case == case and point.items() <= each.point.items() for each in self.before)
+
+
 def compile_programs(
-    programs: Sequence[Program], archs: Sequence[str], context: Context, root: Path = ROOT
+    programs: Sequence[Program],
+    archs: Sequence[str],
+    context: Context,
+    root: Path = ROOT,
+    progress: Progress | None = None,
 ) -> list[Record]:
     """Return the records of programs; print each program and any failures."""
     records: list[Record] = []
-    start = time.monotonic()
-    for index, (program, found) in enumerate(
-        zip(programs, records_of(programs, archs, context, root), strict=True), start=1
-    ):
+    start, progress = time.monotonic(), progress or Progress()
+    axes = "backend", "n_envs", "n_agents", "blocks_per_env"
+    points = [{"program": each["name"], **{name: each[name] for name in axes if name in each}} for each in programs]
+    programs = [
+        each for each, point in zip(programs, points, strict=True) if not progress.has(MACHINE_CODE.name, point)
+    ]
+    all_found = records_of(programs, archs, context, root, goes_on=progress.goes_on)
+    for index, (program, found) in enumerate(zip(programs, all_found, strict=True), start=1):
         records += found
+        for record in found:
+            progress.save(record)
+        if not found:
+            progress.missing.append(f"{program['name']} on {program['backend']}")
+            continue
         n_kernels, seconds = sum(record.status == "ok" for record in found), time.monotonic() - start
         name = f"{program['name']} on {program['backend']}"
         echo(f"{index}/{len(programs)} {name}: {n_kernels} kernels, {seconds:.0f} s", err=True)
@@ -68,11 +107,11 @@ def _may_pass(wanted: Choice, **values: str) -> bool:
     return matches(values, [each for each in wanted.where if each.partition("=")[0] in values])
 
 
-def _machine_code(wanted: Choice, context: Context, root: Path) -> list[Record]:
+def _machine_code(wanted: Choice, context: Context, root: Path, progress: Progress) -> list[Record]:
     archs = [arch for arch in architectures(wanted.archs) if _may_pass(wanted, arch=arch)]
     programs = chosen(wanted.envs, (), None, None, config_of(wanted.config))
     programs = [each for each in programs if _may_pass(wanted, program=each["name"], backend=each["backend"])]
-    return compile_programs(programs, archs, context, root) if archs else []
+    return compile_programs(programs, archs, context, root, progress) if archs else []
 
 
 # ------------------------------------------------------------------ instructions of a CPU
@@ -132,36 +171,78 @@ def _record(point: dict[str, Any], context: Context, **found: Any) -> Record:
     return Record.of(INSTRUCTIONS, point, context, started=StartTime(), command=command, **found)
 
 
-def _instructions(wanted: Choice, context: Context, root: Path) -> list[Record]:
+def _instructions(wanted: Choice, context: Context, root: Path, progress: Progress) -> list[Record]:
     conditions = [each for each in wanted.where if each.partition("=")[0] != "kernel"]
-    return count_instructions(
-        [job for job in counted_jobs(wanted.envs) if matches(point_of(job), conditions)], context, root
-    )
+    jobs = [job for job in counted_jobs(wanted.envs) if matches(point_of(job), conditions)]
+    if progress.has(INSTRUCTIONS.name, {}):
+        return []
+    records = count_instructions(jobs, context, root) if progress.goes_on() else []
+    if jobs and (is_stopping() or not records):  # counts of a killed process are no failures
+        progress.missing.append("instructions of a CPU")
+        return []
+    for record in records:
+        progress.save(record)
+    return records
 
 
 # ------------------------------------------------------------------ both
 
-Taker = Callable[[Choice, Context, Path], list[Record]]
+Taker = Callable[[Choice, Context, Path, Progress], list[Record]]
 """Function that creates the records of the code in a folder."""
 TAKERS: Final[Mapping[str, Taker]] = {MACHINE_CODE.name: _machine_code, INSTRUCTIONS.name: _instructions}
 """Takers by case; `verdict.JUDGES` has the rule of each case."""
 
 
-def selected_records(wanted: Choice, context: Context, root: Path = ROOT) -> list[Record]:
+def selected_records(
+    wanted: Choice, context: Context, root: Path = ROOT, progress: Progress | None = None
+) -> list[Record]:
     """Return the selected records of the code in a folder."""
+    progress = progress or Progress()
     takers = [take for case, take in TAKERS.items() if not wanted.cases or case in wanted.cases]
     with ThreadPoolExecutor(len(takers) or 1) as pool:  # each waits for its own processes
-        records = [record for found in pool.map(lambda take: take(wanted, context, root), takers) for record in found]
-    return [record for record in records if record.status != "ok" or matches(record.point, wanted.where)]
+        all_found = pool.map(lambda take: take(wanted, context, root, progress), takers)
+        records = [*progress.before, *(record for found in all_found for record in found)]
+    return [record for record in records if _is_selected(record, wanted)]
 
 
-def records_of_side(wanted: Choice, letter: str, context: Context, file: Path, root: Path = ROOT) -> list[Record]:
-    """Create the records of one side and append them to a file.
+def _is_selected(record: Record, wanted: Choice) -> bool:
+    return record.status != "ok" or matches(record.point, wanted.where)
 
-    The side's letter is part of its run id.
+
+def records_of_side(
+    wanted: Choice,
+    letter: str,
+    context: Context,
+    file: Path,
+    missing: list[str],
+    root: Path = ROOT,
+    end: float = math.inf,
+) -> list[Record]:
+    """Create the records of one side; append those of a finished program to a file.
+
+    The side's letter is part of its run id. Programs in the file are not compiled again.
+
+    Args:
+        wanted: Options.
+        letter: "a" or "b".
+        context: Fields that the records share.
+        file: File of the side.
+        missing: Gets the programs that were stopped or not started, as text.
+        root: Folder of the code.
+        end: Time of `time.monotonic` after which no program starts.
+
+    Raises:
+        NotComparable: The file has records of other code.
     """
     context = replace(context, run_id=f"{context.run_id}-{letter}", git=git_state(root))
-    records = selected_records(wanted, context, root)
-    for record in records:
-        append(file, record)
-    return records
+    before = read_all([file]) if file.exists() else []
+    for record in before:
+        require_one_code(record, context.git)
+    lock = threading.Lock()
+
+    def save(record: Record) -> None:
+        with lock:
+            if _is_selected(record, wanted):
+                append(file, record)
+
+    return selected_records(wanted, context, root, Progress(save, end, before, missing))

@@ -194,6 +194,12 @@ def judge_into(report: Report, before: Sequence[Record], now: Sequence[Record]) 
             report.rows.append(JUDGES[b.case](a, b, report.threshold))
 
 
+def of_both_sides(before: Sequence[Record], now: Sequence[Record]) -> tuple[list[Record], list[Record]]:
+    """Return the records of the programs that both sides have."""
+    both = set(map(_program, before)) & set(map(_program, now))
+    return [each for each in before if _program(each) in both], [each for each in now if _program(each) in both]
+
+
 def _evidence(records: Sequence[Record]) -> dict[Key, Record]:
     """Return the newest evidence of each kernel."""
     return {key(record): record for record in oldest_first(records) if record.is_evidence and record.case in JUDGES}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import subprocess
 import uuid
 
@@ -12,17 +13,19 @@ import pytest
 import envs
 from bench.core.errors import Code, CompareError
 from bench.core.point import Check, Measurement, Metric
-from bench.core.record import Context, Record, StartTime, append
+from bench.core.record import Context, Record, StartTime, append, read_all
 from bench.judge.gate import Choice, fill, report_on
 from bench.judge.outcomes import Report
-from bench.static import cubin, probe, records, sass, verdict
+from bench.static import cubin, probe, records, sass, sides, verdict
 from bench.static.capability import CAPABILITIES, blocks_at_once, warps_at_once, wave_quantization
 from bench.static.programs import BACKENDS, chosen
 from bench.static.records import MACHINE_CODE, records_of
 from bench.static.sass import Instruction, access_hash, pipe_of, shape_hash, width_of
+from tests.bench.builders import bench
 from warpdrive_min.backends import cuda_c, cuda_source
 from warpdrive_min.envs import ENVS
 from warpdrive_min.function_manager import KERNELS
+from warpdrive_min.stopping import Stopped
 
 CONTEXT = Context("a run", "default", {}, {}, "")
 
@@ -315,6 +318,59 @@ def static_report(tmp_path, before: list[Record], now: list[Record]) -> Report:
     choice = Choice(cases=[], where=[], run_id="r", out=tmp_path, calibrations=tmp_path, static=True, preset="default")
     fill(report, files[1], choice)
     return report
+
+
+def compiling(monkeypatch, *names: str, stop=lambda: None, n: int = 99) -> list[str]:
+    """Fake the compilation of programs; return the names that were compiled.
+
+    The n-th program calls ``stop``, and has no records; the later ones neither.
+    """
+    compiled = []
+
+    def fake(programs, archs, context, root, goes_on):
+        for program in programs:
+            if len(compiled) + 1 >= n:
+                stop()
+                yield []
+                continue
+            compiled.append(program["name"])
+            made = kernel()
+            fields = {"run_id": context.run_id, "git": dict(context.git)}
+            yield [made.model_copy(update={**fields, "point": {**made.point, "program": program["name"]}})]
+
+    programs = [{"name": name, "backend": "pycuda"} for name in names]
+    monkeypatch.setattr(sides, "chosen", lambda *_: programs)
+    monkeypatch.setattr(sides, "records_of", fake)
+    return compiled
+
+
+def end(*_: object) -> None:
+    raise Stopped(signal.SIGTERM)
+
+
+@pytest.mark.parametrize(("stop", "code"), [(lambda: None, Code.INCONCLUSIVE), (end, 128 + signal.SIGTERM)])
+def test_stopped_gate_keeps_finished_programs(stop, code, tmp_path, monkeypatch):
+    """A gate that a signal or its time limit ends is resumed where it stopped."""
+    names = "cartpole", "acrobot", "pendulum"
+    words = ["gate", "--static", "--baseline", "HEAD", "--case", "machine_code", "--out", tmp_path]
+    compiled = compiling(monkeypatch, *names, stop=stop, n=6)
+    said = bench(*words, exits=code)
+    assert compiled == [*names, "cartpole", "acrobot"]
+    assert "2 kernels against `HEAD`" in said
+    assert "2 unchanged" in said
+    assert ("left out: not compiled (1): pendulum on pycuda; --resume" in said) == (code == Code.INCONCLUSIVE)
+    assert ("left out: stopped by SIGTERM" in said) == (code != Code.INCONCLUSIVE)
+    (file,) = tmp_path.glob("*-b.jsonl")
+    assert [each.point["program"] for each in read_all([file])] == ["cartpole", "acrobot"]
+    compiled = compiling(monkeypatch, *names)
+    assert "3 unchanged" in bench(*words, "--resume", file.name.removesuffix("-b.jsonl"))
+    assert compiled == ["pendulum"]
+
+
+def test_programs_after_the_end_are_not_started():
+    """Programs that may not start have an empty answer."""
+    programs = [{"name": "cartpole", "backend": "pycuda"}] * 3
+    assert list(records_of(programs, ["sm_90"], CONTEXT, goes_on=lambda: False)) == [[], [], []]
 
 
 # ------------------------------------------------------------------ with a compiler
