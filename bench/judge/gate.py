@@ -140,9 +140,13 @@ def gate(
     Exits with 0 ok, 1 regression, 2 inconclusive, 3 nothing measured or the set of points changed, 4 not comparable or
     no baseline, 5 broken.
     """
-    if records is not None and not static:
-        unused = "preset", "resume", "at_once", "most_rounds", "time_limit", "calibrate"
-        refuse_unused(context, "with --records", *unused)
+    of_rounds = "most_rounds", "calibrate"
+    if static:
+        refuse_unused(context, "with --static", *of_rounds)
+    elif records is not None:
+        refuse_unused(context, "with --records", "preset", "resume", "at_once", "time_limit", *of_rounds)
+    elif baseline and is_file(baseline):
+        refuse_unused(context, "with records as --baseline", "time_limit", *of_rounds)
     if summary is not None and summary == junit:
         raise typer.BadParameter(f"--summary and --junit: must be two files (got {summary} for both); rename one")
     for option, file in (("--summary", summary), ("--junit", junit)):
@@ -309,7 +313,7 @@ def from_revision(report: Report, choice: Choice) -> None:
     both = report.baseline, WORKING_TREE
     decided = partial(_is_decided, threshold=report.threshold, n_points=len(points))
     has_rounds = ROUNDS[choice.preset] > 1  # preset smoke is too short to compare processes
-    limit = Limit(rounds=choice.most_rounds, is_decided=decided, end=choice.end) if has_rounds else None
+    limit = Limit(rounds=choice.most_rounds if has_rounds else None, is_decided=decided, end=choice.end)
     try:
         if has_rounds and choice.calibrates:
             report.notes += calibrate_if_needed(points, report.baseline, choice)
@@ -364,11 +368,11 @@ def from_machine_code(report: Report, records: Path | None, choice: Choice) -> N
 
     Records of a baseline are comparable only if the same tools made them.
     """
-    from ..static.sides import records_of_side  # noqa: PLC0415  (imports torch)
+    from ..static.sides import Progress, records_of_side  # noqa: PLC0415  (imports torch)
 
     context, outputs = Context.here(choice.preset, choice.run_id), PairFiles.of(choice.out, choice.run_id)
-    missing, signalled = list[str](), None
-    before, now = list[Record](), list[Record]()
+    a, b = (Progress(file, choice.end) for file in (outputs.a, outputs.b))
+    signalled, before, now = None, list[Record](), list[Record]()
     register_outputs(outputs.a, outputs.b, words=("--resume", choice.run_id))
     try:
         if is_file(report.baseline):
@@ -378,15 +382,12 @@ def from_machine_code(report: Report, records: Path | None, choice: Choice) -> N
             raise NotComparable(f"gate: --baseline {rule}")
         else:
             with checkouts(report.baseline) as (tree,):
-                before = records_of_side(choice, "a", context, outputs.a, missing, tree, choice.end)
-        if records is not None:
-            now = choice.of(records)
-        else:
-            now = records_of_side(choice, "b", context, outputs.b, missing, end=choice.end)
+                before = records_of_side(choice, "a", context, a, tree)
+        now = records_of_side(choice, "b", context, b) if records is None else choice.of(records)
     except Stopped as error:
         signalled = error
         before, now = before or read_all(existing_files(outputs.a)), read_all(existing_files(outputs.b))
-    if missing or signalled:
+    if (missing := a.missing + b.missing) or signalled:
         what = f"not compiled ({len(missing)}): {', '.join(missing)}"
         report.add("left out", f"{what}; --resume {choice.run_id} continues")
         before, now = verdict.of_both_sides(before, now)

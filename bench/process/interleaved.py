@@ -109,8 +109,8 @@ class PairFiles:
 class Limit:
     """End of a pair's rounds, for a test that is valid at any number of rounds."""
 
-    rounds: int
-    """Maximum number of rounds of a pair."""
+    rounds: int | None
+    """Maximum number of rounds of a pair; None: the preset's number, all of them."""
     is_decided: Callable[[Pair], bool]
     """True if a pair needs no further round."""
     end: float = math.inf
@@ -123,7 +123,7 @@ class Limit:
 
     def is_reached(self, pair: Pair) -> bool:
         """True if the pair is decided or has all its rounds."""
-        return pair.n_rounds >= self.rounds or self.is_decided(pair)
+        return self.rounds is None or pair.n_rounds >= self.rounds or self.is_decided(pair)
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +269,7 @@ def measure_rounds(
     rounds = [
         Round(sides, preset, number, place)
         for place, sides in enumerate(todo)
-        for number in range(limit.rounds if limit else _n_rounds(sides[0], preset))
+        for number in range((limit and limit.rounds) or _n_rounds(sides[0], preset))
     ]
     done = dict[int, list[Round]]()
     again = []
@@ -282,7 +282,7 @@ def measure_rounds(
         errors = [each.error for each in batch if each.error and each.error.kind != "Skip"]
         if len(errors) == len(batch) or any(OUT_OF_MEMORY in error.kind for error in errors):
             at_once = max(1, at_once // 2)
-        over = failed | (_decided(done, limit, preset, at_once) if limit else set())
+        over = failed | (_decided(done, limit, preset, at_once) if limit and limit.rounds else set())
         rounds = [each for each in rounds if each.place not in over]
         for place in sorted({each.place for each in batch} - {each.place for each in rounds}):
             of_pair = done.pop(place)

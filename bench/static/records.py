@@ -172,6 +172,11 @@ def _records(
                     yield _record(point, program, context, seen=seen)
 
 
+def point_of_program(program: Program) -> dict[str, Any]:
+    """Return the axes that the kernels of a program share."""
+    return {name: value for name, value in _point(program, "", "", "").items() if name != "arch"}
+
+
 def _point(program: Program, architecture: str, part: str, kernel: str) -> dict[str, Any]:
     sizes = {name: program[name] for name in ("n_envs", "n_agents", "blocks_per_env") if name in program}
     own = {"part": part, "kernel": kernel} if part else {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +17,7 @@ from ..core.case import Job
 from ..core.errors import CompareError
 from ..core.machine import ROOT, git_state
 from ..core.point import Check, Measurement, Metric, command_line, matches
-from ..core.record import Context, Record, StartTime, append, read_all
+from ..core.record import Context, Record, StartTime, append, existing_files, read_all
 from ..options import Choice
 from ..process import callgrind as counts
 from ..process.interleaved import require_one_code
@@ -27,7 +26,7 @@ from ..workloads.cases import CASES
 from ..workloads.outside import config_of
 from .capability import CAPABILITIES
 from .programs import chosen
-from .records import INSTRUCTIONS, MACHINE_CODE, Program, records_of
+from .records import INSTRUCTIONS, MACHINE_CODE, Program, point_of_program, records_of
 
 ARCHITECTURES: Final = ("90",)
 ORACLE: Final = "callgrind's own sum"
@@ -51,16 +50,21 @@ def architectures(given: Sequence[str] | None) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Finished records of a side, and programs that are missing."""
+    """Records of a side, stored as soon as a program is finished."""
 
-    save: Callable[[Record], None] = lambda record: None
-    """Stores a record as soon as its program is finished."""
+    file: Path | None = None
     end: float = math.inf
     """Time of `time.monotonic` after which no program starts."""
     before: list[Record] = field(default_factory=list)
-    """Records of an earlier, stopped call."""
+    """Records of the file, from an earlier call."""
     missing: list[str] = field(default_factory=list)
-    """Programs that were not compiled, as text."""
+    """Programs that were stopped or not started, as text."""
+
+    def save(self, records: Sequence[Record]) -> None:
+        """Append records to the file, if there is one."""
+        for record in records:
+            if self.file:
+                append(self.file, record)
 
     def goes_on(self) -> bool:
         """True unless the time is over or a signal has arrived."""
@@ -81,17 +85,12 @@ def compile_programs(
     """Return the records of programs; print each program and any failures."""
     records: list[Record] = []
     start, progress = time.monotonic(), progress or Progress()
-    axes = "backend", "n_envs", "n_agents", "blocks_per_env"
-    points = [{"program": each["name"], **{name: each[name] for name in axes if name in each}} for each in programs]
-    programs = [
-        each for each, point in zip(programs, points, strict=True) if not progress.has(MACHINE_CODE.name, point)
-    ]
+    programs = [each for each in programs if not progress.has(MACHINE_CODE.name, point_of_program(each))]
     all_found = records_of(programs, archs, context, root, goes_on=progress.goes_on)
     for index, (program, found) in enumerate(zip(programs, all_found, strict=True), start=1):
         records += found
-        for record in found:
-            progress.save(record)
-        if not found:
+        progress.save(found)
+        if not found and not progress.goes_on():
             progress.missing.append(f"{program['name']} on {program['backend']}")
             continue
         n_kernels, seconds = sum(record.status == "ok" for record in found), time.monotonic() - start
@@ -180,8 +179,7 @@ def _instructions(wanted: Choice, context: Context, root: Path, progress: Progre
     if jobs and (is_stopping() or not records):  # counts of a killed process are no failures
         progress.missing.append("instructions of a CPU")
         return []
-    for record in records:
-        progress.save(record)
+    progress.save(records)
     return records
 
 
@@ -202,47 +200,21 @@ def selected_records(
     with ThreadPoolExecutor(len(takers) or 1) as pool:  # each waits for its own processes
         all_found = pool.map(lambda take: take(wanted, context, root, progress), takers)
         records = [*progress.before, *(record for found in all_found for record in found)]
-    return [record for record in records if _is_selected(record, wanted)]
-
-
-def _is_selected(record: Record, wanted: Choice) -> bool:
-    return record.status != "ok" or matches(record.point, wanted.where)
+    return [record for record in records if record.status != "ok" or matches(record.point, wanted.where)]
 
 
 def records_of_side(
-    wanted: Choice,
-    letter: str,
-    context: Context,
-    file: Path,
-    missing: list[str],
-    root: Path = ROOT,
-    end: float = math.inf,
+    wanted: Choice, letter: str, context: Context, progress: Progress, root: Path = ROOT
 ) -> list[Record]:
-    """Create the records of one side; append those of a finished program to a file.
+    """Return the records of one side; programs in its file are not compiled again.
 
-    The side's letter is part of its run id. Programs in the file are not compiled again.
-
-    Args:
-        wanted: Options.
-        letter: "a" or "b".
-        context: Fields that the records share.
-        file: File of the side.
-        missing: Gets the programs that were stopped or not started, as text.
-        root: Folder of the code.
-        end: Time of `time.monotonic` after which no program starts.
+    The side's letter is part of its run id.
 
     Raises:
         NotComparable: The file has records of other code.
     """
     context = replace(context, run_id=f"{context.run_id}-{letter}", git=git_state(root))
-    before = read_all([file]) if file.exists() else []
-    for record in before:
+    progress.before.extend(read_all(existing_files(progress.file)) if progress.file else ())
+    for record in progress.before:
         require_one_code(record, context.git)
-    lock = threading.Lock()
-
-    def save(record: Record) -> None:
-        with lock:
-            if _is_selected(record, wanted):
-                append(file, record)
-
-    return selected_records(wanted, context, root, Progress(save, end, before, missing))
+    return selected_records(wanted, context, root, progress)

@@ -331,6 +331,7 @@ def compiling(monkeypatch, *names: str, stop=lambda: None, n: int = 99) -> list[
         for program in programs:
             if len(compiled) + 1 >= n:
                 stop()
+                monkeypatch.setattr(sides, "is_stopping", lambda: True)
                 yield []
                 continue
             compiled.append(program["name"])
@@ -339,6 +340,7 @@ def compiling(monkeypatch, *names: str, stop=lambda: None, n: int = 99) -> list[
             yield [made.model_copy(update={**fields, "point": {**made.point, "program": program["name"]}})]
 
     programs = [{"name": name, "backend": "pycuda"} for name in names]
+    monkeypatch.setattr(sides, "is_stopping", lambda: False)
     monkeypatch.setattr(sides, "chosen", lambda *_: programs)
     monkeypatch.setattr(sides, "records_of", fake)
     return compiled
