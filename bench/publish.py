@@ -294,9 +294,10 @@ def run_sweep(publication: Publication) -> Iterator[str]:
     wanted = jobs(publication.context.preset, publication.wanted.points)
     here = [job for job in wanted if states[str(job.point["backend"])].available]
     file, runner = publication.folder / RECORDS, partial(run_points, at_once=publication.at_once)
-    todo = missing(publication.of_shard(here), file)
+    todo = publication.of_shard(here)
+    n = len(missing(todo, file))
     for index, record in enumerate(run(todo, publication.context, file, runner), start=1):
-        yield f"{index}/{len(todo)} {name_of(record)}: {record.status}"
+        yield f"{index}/{n} {name_of(record)}: {record.status}"
 
 
 def run_pairs(publication: Publication) -> Iterator[str]:

@@ -107,8 +107,9 @@ def command(
         if not here:
             say("nothing was measured: no backend of these points is available here; see `python -m bench doctor`")
             raise typer.Exit(Code.NOTHING)
-        todo = missing([replace(job) for _ in range(processes) for job in here], file)
-        say(f"{len(todo):,} points, about {_duration(len(todo) * SECONDS[preset])}")
+        todo = [replace(job) for _ in range(processes) for job in here]
+        n = len(missing(todo, file))
+        say(f"{n:,} points, about {_duration(n * SECONDS[preset])}")
         records = _with_progress(todo, context, file, runner)
     if resume:
         records = read_existing(file)[0]
@@ -204,16 +205,16 @@ def _with_progress(todo: list[Job], context: Context, file: Path, runner: Runner
         TimeRemainingColumn(elapsed_when_finished=False),
     )
     records: list[Record] = []
-    start = time.monotonic()
+    start, n = time.monotonic(), len(missing(todo, file))
     with Progress(*columns, console=console, disable=not console.is_terminal, speed_estimate_period=600) as progress:
-        task = progress.add_task("starting", total=len(todo))
+        task = progress.add_task("starting", total=n)
         for record in run(todo, context, file, runner):
             records.append(record)
             name = name_of(record)
             progress.update(task, advance=1, description=name)
             if not console.is_terminal:
-                left = (time.monotonic() - start) / len(records) * (len(todo) - len(records))
-                say(f"{len(records)}/{len(todo)} {name}: {record.status}, about {left:.0f} s left")
+                left = (time.monotonic() - start) / len(records) * (n - len(records))
+                say(f"{len(records)}/{n} {name}: {record.status}, about {left:.0f} s left")
             if record.status == "failed":
                 say(f"failed: {name}: {record.reason}")
     return records

@@ -42,6 +42,11 @@ def _is_of_a_server() -> bool:
     return not _was_used and not _had_parent and parent is not None and parent.pid != os.getppid()
 
 
+def has_lost_threads() -> bool:
+    """True in a fork of a process that may have had threads; not in a fork server's."""
+    return forked and not _is_of_a_server()
+
+
 def threads() -> int:
     """Return the number of compute threads, 1 in a forked process.
 
@@ -51,7 +56,7 @@ def threads() -> int:
     import torch  # noqa: PLC0415  (takes seconds)
 
     n = torch.get_num_threads()
-    if not forked or (n == 1 and _threads_before == 1) or _is_of_a_server():
+    if not has_lost_threads() or (n == 1 and _threads_before == 1):
         return n
     if _threads_before > 1:
         rule = f"uses 1 thread, because threads do not survive a fork (got {_threads_before})"

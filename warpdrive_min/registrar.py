@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -129,8 +130,8 @@ def load_class(target: str, name: str | None = None) -> type[CUDAEnvironmentCont
     """Import an environment class.
 
     Args:
-        target: Folder of a package, path of a module, or ``package.module:ClassName``. A path needs no installation:
-            the folder above the outermost package is added to ``sys.path``.
+        target: Folder of a package, path of a module, ``package.module:ClassName`` or ``PATH:ClassName``. A path needs
+            no installation: the folder above the outermost package is added to ``sys.path``.
         name: Name of the class, if there are several.
 
     Raises:
@@ -140,6 +141,8 @@ def load_class(target: str, name: str | None = None) -> type[CUDAEnvironmentCont
     path, who = Path(target), "environment"
     if path.exists():
         module = _import_path(path)
+    elif after and os.path.exists(dotted) and not dotted.isidentifier():
+        module, name = _import_path(Path(dotted)), after
     else:
         require(after or "/" not in target, who, f"the path must exist (got {target})")
         is_name = all(part.isidentifier() for part in dotted.split("."))
@@ -157,7 +160,7 @@ def load_class(target: str, name: str | None = None) -> type[CUDAEnvironmentCont
     own = [each for each, cls in classes.items() if f"{cls.__module__}.".startswith(f"{module.__name__}.")]
     choices = own or list(classes)  # others are imported, such as a base class
     rule = f"{target} must have one environment, or be followed by its name (got {known(choices)})"
-    require(name or len(choices) == 1, who, rule, do="give one as module:Class")
+    require(name or len(choices) == 1, who, rule, do="give one as PATH:Class or module:Class")
     name = name or choices[0]
     rule = f"{target} has no environment {name!r} (known: {known(classes)})"
     require(name in classes, who, rule, do="give one of these")
@@ -185,3 +188,8 @@ def _import(dotted: str, target: str) -> ModuleType:
         return importlib.import_module(dotted)
     except ImportError as error:
         raise ConfigError(f"environment: cannot import {dotted!r} of {target}: {error}") from error
+    except SyntaxError as error:
+        where = f"{error.filename}, line {error.lineno}"
+        raise ConfigError(f"environment: {target} must be Python code ({where}: {error.msg})") from error
+    except SystemExit as error:
+        raise ConfigError(f"environment: {target} must not end Python as it is imported (sys.exit)") from error

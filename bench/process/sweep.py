@@ -21,7 +21,7 @@ def run(todo: Sequence[Job], context: Context, file: Path, runner: Runner) -> It
     A point that fails or cannot run here gets a record with the reason.
 
     Args:
-        todo: Points.
+        todo: All points, each as often as it is wanted, also those that the file has.
         context: Facts that their records share.
         file: File of the records.
         runner: Runs the points.
@@ -52,8 +52,8 @@ def measure_missing(
 
     ``tell`` gets a line for each.
     """
-    todo = missing(todo, file)
+    n = len(missing(todo, file))
     for index, record in enumerate(run(todo, context, file, runner), start=1):
         reason = f": {record.reason}" if record.reason else ""
-        tell(f"{index}/{len(todo)} {name_of(record)}: {record.status}{reason}")
+        tell(f"{index}/{n} {name_of(record)}: {record.status}{reason}")
     return read_existing(file)[0]

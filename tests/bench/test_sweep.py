@@ -196,6 +196,18 @@ def test_command_of_a_record_repeats_its_point(cartpoles, tmp_path):
     assert again.point == cartpoles[1].point
 
 
+def test_resumed_run_measures_the_processes_that_are_missing(tmp_path, monkeypatch):
+    """Two of three processes of a point are recorded; one is measured."""
+    monkeypatch.setattr(sweep, "run_points", lambda todo, context, **_: in_this_process(todo, context))
+    words = ["run", "--preset", "smoke", "--case", "launch", "--where", "backend=host", "--no-plot", "--out", tmp_path]
+    bench(*words, "--processes", "2")
+    (file,) = tmp_path.iterdir()
+    n = len(read_all([file]))
+    said = bench(*words, "--processes", "3", "--resume", file.stem)
+    assert f"{n // 2} points" in said
+    assert len(read_all([file])) == n // 2 * 3
+
+
 def test_run_of_another_preset_is_not_resumed(tmp_path):
     """A run of another preset is not resumed."""
     conditions = ("--where", "env=cartpole", "--where", "backend=cpu")

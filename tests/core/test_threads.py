@@ -153,3 +153,20 @@ def test_limit_of_control_groups(tmp_path, groups, folder, files, limit):
 def test_busy_machine_has_a_warning(load, text):
     """One program alone keeps a machine at a load of 1 per core."""
     assert cores.busy(load, 2) == text
+
+
+@needs_compiler
+def test_forked_process_pins_nothing():
+    """A fork during a launch leaves the child a lock that nobody releases."""
+    program = """
+import os, sys, torch
+from warpdrive_min import BACKENDS
+child = os.fork()
+if child == 0:
+    before = os.sched_getaffinity(0)
+    with BACKENDS["host"].pinned():
+        os._exit(before != os.sched_getaffinity(0))
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], timeout=60, check=False)
+    assert done.returncode == 0

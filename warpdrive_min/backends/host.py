@@ -144,9 +144,12 @@ class HostBackend(Backend):
 
     @contextlib.contextmanager
     def pinned(self) -> Iterator[None]:
-        """Pin each thread that runs kernels, including the caller's, to one core."""
+        """Pin each thread that runs kernels, including the caller's, to one core.
+
+        Does nothing in a forked process whose threads are gone.
+        """
         own, compiler = self.own_cores, cuda_c.cpu_compiler()
-        if own is None or compiler is None:
+        if own is None or compiler is None or forks.has_lost_threads():
             yield
             return
         allowed = sorted(os.sched_getaffinity(0))

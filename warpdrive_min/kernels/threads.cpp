@@ -203,7 +203,7 @@ void wd_spin(double ns) { pool.spin_ns.store(ns); }
 void wd_pin(int threads, int n_each, const int* cores) {
 #ifdef __linux__
   std::lock_guard<std::mutex> lock(pool.launching);
-  const int n = pool.start(threads);
+  const int n = pool.start(std::min(threads, most_threads));
   for (int i = 0; i < n; ++i) {
     cpu_set_t own;
     CPU_ZERO(&own);
