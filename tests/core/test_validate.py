@@ -413,7 +413,7 @@ def test_command_names_the_first_error_of_a_build_and_skips_the_rest_in_a_row(wr
         (["no_such_module:Ring"], "cannot import"),
         (["chess"], "unknown environment (got 'chess'); known are"),
         *[([name], "must be a path, or a module's dotted name") for name in (":Ring", "..ring:Ring", "a..b:Ring")],
-        (["tests.environments.counter"], "give one as module:Class"),
+        (["tests.environments.counter"], "give one as PATH:Class"),
         (["tests.environments.counter", "--class", "Nobody"], "has no environment 'Nobody'"),
         (["tests.environments.counter:Counter", "--backend", "abacus"], "unknown backend"),
         (["tests.environments.counter:Counter", "--check", "taste"], "unknown check"),
