@@ -155,8 +155,9 @@ def test_training_is_shown_over_the_reference():
     ]
 
 
-def test_command_line_sweeps_records_and_draws(tmp_path):
+def test_command_line_sweeps_records_and_draws(tmp_path, monkeypatch):
     """`run` writes records and figures and prints a table."""
+    monkeypatch.delenv("NOX_CURRENT_SESSION", raising=False)
     where = ("--case", "env_step", "--env", "cartpole", "--backend", "cpu", "--backend", "host", "--backend", "pycuda")
     said = bench("run", "--preset", "smoke", *where, "--out", tmp_path)
     assert "times reference (NumPy, 1 thread)" in said

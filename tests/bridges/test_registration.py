@@ -38,8 +38,13 @@ SLOW = ("torch", "numba", "pydantic", "envs", "warpdrive_min.envs", "warpdrive_m
     [
         "import gymnasium, warpdrive_min; look(); " + MAKE.format(""),
         "import warpdrive_min, gymnasium; look(); " + MAKE.format(""),
-        "import importlib.util, warpdrive_min; importlib.util.find_spec('gymnasium'); import gymnasium; look()",
-        "import gymnasium; " + MAKE.format("warpdrive_min:") + "; look = print",
+        pytest.param(
+            "import importlib.util, warpdrive_min; importlib.util.find_spec('gymnasium'); import gymnasium; look()",
+            marks=pytest.mark.nightly,
+        ),
+        pytest.param(
+            "import gymnasium; " + MAKE.format("warpdrive_min:") + "; look = print", marks=pytest.mark.nightly
+        ),
     ],
     ids=["gymnasium first", "warpdrive_min first", "only looked for", "by the id"],
 )

@@ -236,9 +236,13 @@ WAYS = {
     "in one pass, separate": ({"fc_dims": (19, 8), "shared": False}, None),
 }
 """Networks, and numbers of rows per pass."""
+BY_NIGHT = ("in one kernel, relu", "in one kernel, separate", "in parts")
+"""Ways whose tests are nightly."""
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "way", [pytest.param(way, marks=[pytest.mark.nightly] if way in BY_NIGHT else []) for way in WAYS]
+)
 @pytest.mark.parametrize("case", CASES)
 def test_update_equals_plain_float64(case, way, monkeypatch):
     """One update equals the formulas in float64.

@@ -160,7 +160,9 @@ def test_search_ends_where_memory_does(monkeypatch, caplog):
         scaled(monkeypatch, [full])
 
 
-@pytest.mark.parametrize("name", ["PPO, reset pool", "DDPG", "two policies"])
+@pytest.mark.parametrize(
+    "name", ["PPO, reset pool", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("DDPG", "two policies"))]
+)
 def test_search_measures_and_changes_nothing(name, tmp_path, monkeypatch):
     """The search doubles until memory ends, without changing anything.
 

@@ -161,6 +161,7 @@ def test_precision_holds_within_its_block(name, by_torch):
     assert (ones @ ones).dtype == torch.float32
 
 
+@pytest.mark.nightly
 def test_kernels_compile_for_a_gpu(tmp_path):
     """The compiler accepts all kernels, in a new process.
 
