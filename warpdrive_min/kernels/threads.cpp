@@ -24,6 +24,7 @@ namespace {
 constexpr int most_threads = 1024;
 constexpr double thread_ns = 5000.;  // least work of a thread; to start and to join others costs 1 to 2 us
 constexpr int claim_part = 2;  // a claim takes half of the rest of a share
+constexpr double patience = .25;  // of the time of the own share: before that, others keep their blocks in their caches
 
 using Clock = std::chrono::steady_clock;
 using Blocks = void (*)(void** arguments, int first, int end);
@@ -77,11 +78,21 @@ struct Pool {
 
   std::mutex sleeping;
 
+  // Return whether all blocks of a launch have begun.
+  bool has_begun(const uint32_t launch, const int n) const {
+    return std::all_of(shares, shares + n, [&](const Share& share) {
+      const uint64_t state = share.next.load();
+      return state >> 32 != launch || (state & 0xffffffffu) >= (share.end.load() & 0xffffffffu);
+    });
+  }
+
   // Run blocks of a launch until none is left to begin; returns how many.
   int take_part(const uint32_t launch, const int own) {
     int n_done = 0;
     const int n = n_threads.load(std::memory_order_relaxed);
+    const Clock::time_point start = Clock::now();
     for (int i = 0; i < n; ++i) {
+      if (i == 1) spin(patience * ns_since(start), [&] { return has_begun(launch, n); });
       Share& share = shares[(own + i) % n];
       for (uint64_t state = share.next.load();;) {
         const uint64_t limit = share.end.load();  // of the next launch already, while it is prepared
