@@ -11,12 +11,13 @@ from typing import Annotated
 
 import typer
 
+from warpdrive_min.collector import collection_paused
 from warpdrive_min.files import require_writable
 from warpdrive_min.terminal import echo
 
 from .core.errors import Code, FileError, exiting
 from .core.groups import groups_of
-from .core.record import SWEEPS, Context, Record, read_results, reporting_skipped_lines, uncollected
+from .core.record import SWEEPS, Context, Record, read_results, reporting_skipped_lines
 from .judge import claims as judging
 from .judge.ledger import CLAIMS, Claim
 from .options import refuse_unused
@@ -49,7 +50,7 @@ def claims(
     with exiting(Code.FAILED, FileError, OSError, to_stderr=True), reporting_skipped_lines() as skipped_lines:
         own = judging.published_files()
         paths = [*published_records(), *past_records()] if records is None else records
-        with uncollected():
+        with collection_paused():
             found = {path: read_results([path], skipped_lines) for path in dict.fromkeys((*own, *paths))}
             gc.freeze()  # the records live as long as the process
         ours = judging.own_claims(record for path in own for record in found[path][0])

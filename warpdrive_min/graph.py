@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
 from warpdrive_min.backends.base import Backend
+from warpdrive_min.collector import collection_paused
 from warpdrive_min.errors import require
 
 
@@ -27,7 +26,8 @@ def capture(backend: Backend, work: Callable[[], None]) -> Callable[[], None]:
     require(backend.captures_graphs, "capture", rule, do="call the work itself")
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with _garbage_collection_off(), backend.stream() as stream, torch.cuda.graph(graph, stream=stream):
+    # Freeing a dead module or graph would break the capture. A collection before it would take 0.1 s.
+    with collection_paused(), backend.stream() as stream, torch.cuda.graph(graph, stream=stream):
         work()
     torch.cuda.synchronize()
     return _Replay(graph, work)
@@ -42,18 +42,3 @@ class _Replay:
 
     def __call__(self) -> None:
         self.graph.replay()
-
-
-@contextlib.contextmanager
-def _garbage_collection_off() -> Iterator[None]:
-    """Collect no garbage within the block.
-
-    Freeing a dead module or graph would break the capture. A collection before it would take 0.1 s.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()

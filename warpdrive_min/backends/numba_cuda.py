@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import gc
 import importlib.util
 import os
 import threading
@@ -32,6 +31,7 @@ from warpdrive_min.backends.base import (
 )
 from warpdrive_min.backends.cache import excerpt
 from warpdrive_min.backends.gpu import GpuBackend, current_stream, gpu_availability
+from warpdrive_min.collector import collection_paused
 from warpdrive_min.errors import CompileError, known, require
 from warpdrive_min.lazy import LazyModule
 from warpdrive_min.packages import install_command
@@ -204,23 +204,12 @@ def compiled(kernel: Any, types: tuple[Any, ...], exact: bool) -> Any:
     capability = cuda.get_current_device().compute_capability
     if (cache := kernel_cache(kernel, types, tuple(capability), exact)) is not None:
         kernel._cache = cache  # noqa: SLF001  (there is no public way)
-    with no_collection(), contraction_off() if exact else contextlib.nullcontext():
+    # Garbage collection takes a fifth of a compilation.
+    with collection_paused(), contraction_off() if exact else contextlib.nullcontext():
         kernel.compile(types)
     kernel.disable_compile()
     kernel._specialized = True  # noqa: SLF001
     return kernel
-
-
-@contextlib.contextmanager
-def no_collection() -> Iterator[None]:
-    """Switch garbage collection off; it takes a fifth of a compilation."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def built(source: Source, constants: Mapping[str, Constant]) -> dict[str, Any]:
