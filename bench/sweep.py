@@ -110,7 +110,7 @@ def command(
         todo = [replace(job) for _ in range(processes) for job in here]
         n = len(missing(todo, file))
         say(f"{n:,} points, about {_duration(n * SECONDS[preset])}")
-        records = _with_progress(todo, context, file, runner)
+        records = _with_progress(todo, n, context, file, runner)
     if resume:
         records = read_existing(file)[0]
     _show(records)
@@ -194,7 +194,7 @@ def _available_and_runner(
         raise typer.BadParameter(str(error)) from error
 
 
-def _with_progress(todo: list[Job], context: Context, file: Path, runner: Runner) -> list[Record]:
+def _with_progress(todo: list[Job], n: int, context: Context, file: Path, runner: Runner) -> list[Record]:
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(),
@@ -205,7 +205,7 @@ def _with_progress(todo: list[Job], context: Context, file: Path, runner: Runner
         TimeRemainingColumn(elapsed_when_finished=False),
     )
     records: list[Record] = []
-    start, n = time.monotonic(), len(missing(todo, file))
+    start = time.monotonic()
     with Progress(*columns, console=console, disable=not console.is_terminal, speed_estimate_period=600) as progress:
         task = progress.add_task("starting", total=n)
         for record in run(todo, context, file, runner):

@@ -181,7 +181,7 @@ def gate(
         if records is not None and not exists(records):
             raise CompareError(f"--records: must exist (got {records}); name a file or folder of records")
         fill(report, records, choice)
-    except Stopped as signalled:  # reported after what is finished
+    except Stopped as signalled:  # the finished points are reported first
         if not report.rows and not static:
             raise
         stopped = signalled

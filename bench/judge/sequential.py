@@ -75,14 +75,14 @@ def is_below(log_ratios: Sequence[float], threshold: float) -> bool:
 
 
 def is_decided(log_ratios: Sequence[float], threshold: float, n_points: int) -> bool:
-    """True if no further round is needed in a gate of so many points."""
+    """True if a gate of that many points needs no further round."""
     return is_below(log_ratios, threshold) or p_slower(log_ratios, threshold) * n_points < FALSE_ALARMS
 
 
 def smallest_found(
     log_ratios: Sequence[float], threshold: float, n_points: int, n_rounds: int, noise: float = 0.0
 ) -> float:
-    """Return the smallest slow-down that so many rounds find four times in five.
+    """Return the smallest slow-down that the rounds find in 80 % of gates.
 
     Infinity: a factor of two may be missed.
 

@@ -40,7 +40,7 @@ class StartError(RuntimeError):
 
 
 def run_process(case: str, command: Sequence[str], caches: Path, cwd: Path = ROOT, **variables: str) -> str:
-    """Run a process to its end; return what it printed.
+    """Run a process; return its output.
 
     Args:
         case: Case that the error names.

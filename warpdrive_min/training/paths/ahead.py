@@ -49,7 +49,7 @@ def compiled(device: torch.device, rehearse: Callable[[], None]) -> Iterator[Non
         thread.join()
     import triton
 
-    if not hasattr(triton, "AsyncCompileMode"):  # before 3.4; the first launches compile
+    if not hasattr(triton, "AsyncCompileMode"):  # older releases: the first launches compile
         yield
         return
     with Compilers(device) as compilers, triton.AsyncCompileMode(compilers):
