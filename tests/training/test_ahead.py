@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from envs import ENVS
 from tests.training.builders import ON_GPU, PPO, make_trainer
 from warpdrive_min.training.paths import ahead
 from warpdrive_min.training.paths.triton.launch import launch, rehearsal
@@ -68,7 +69,7 @@ def test_no_kernel_compiles_after_construction(backend, tmp_path, monkeypatch):
 
     monkeypatch.setattr(JITFunction, "_do_compile", noted)
     policy = {**PPO, "model": {"fc_dims": [64, 64], "shared": False}}
-    trainer = make_trainer("cartpole", {"shared": policy}, backend, n_envs=64, basedir=tmp_path)
+    trainer = make_trainer(ENVS["cartpole"](), {"shared": policy}, backend, n_envs=64, basedir=tmp_path)
     learning = ["learn", "learn", "add_up", "add_squares", "take_step"]
     assert sorted(compiled) == sorted([*learning, "forward", "forward"]), compiled  # acting, and values
     compiled.clear()
