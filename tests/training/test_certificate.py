@@ -9,6 +9,7 @@ import platform
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -63,6 +64,12 @@ def forged(certified, tmp_path):
 
 
 # ------------------------------------------------------------------ content
+
+
+def verdict(result: Any) -> tuple[int, str]:
+    """Return the exit code and the printed verdict, which the compilation's line may precede."""
+    lines = [line for line in result.output.splitlines() if not line.startswith("compiling ")]
+    return result.exit_code, lines[0].partition(":")[0]
 
 
 def test_certificate_holds_the_run(certified):
@@ -156,7 +163,7 @@ def test_verify_replays_a_run_and_writes_nothing(certified):
     path, _ = certified
     before = sorted(path.parent.rglob("*"))
     result = run("verify", path.parent)
-    assert (result.exit_code, result.stdout.partition(":")[0]) == (0, "VERIFIED")
+    assert verdict(result) == (0, "VERIFIED")
     assert "iterations 0 to 10 of 10 of cartpole, seed 3; 6 points of" in result.output
     result = run("verify", path, "--iterations", "5", "--json")
     told = json.loads(result.output)
@@ -193,7 +200,7 @@ def test_verify_writes_nothing_wherever_a_certificate_saves(forged, tmp_path, mo
     monkeypatch.setattr(Path, "mkdir", forbid)
     path = forged(lambda fields: fields["run_config"]["saving"].update(folders, sinks=["csv"], keep_last=1))
     result = run("verify", path)
-    assert (result.exit_code, result.stdout.partition(":")[0]) == (0, "VERIFIED"), result.output
+    assert verdict(result) == (0, "VERIFIED"), result.output
     assert list(tmp_path.iterdir()) == [path]
     saving = certificates.replay_config(Certificate.read(path), "cpu", "given")["saving"]
     assert (saving["basedir"], saving["name"], saving["tag"]) == ("given", "replay", "replay")
@@ -251,7 +258,7 @@ def test_verify_tells_of_code_that_changed_and_of_its_bits(certified, forged, mo
         fields["origin"]["dependencies"]["numpy"] = "1.0"
 
     result = run("verify", forged(change), "--iterations", "1")
-    assert (result.exit_code, result.stdout.partition(":")[0]) == (0, "VERIFIED")
+    assert verdict(result) == (0, "VERIFIED")
     assert "not as recorded: source warpdrive_min/training/returns.py, 222222222222 recorded, " in result.output
     assert "not as recorded: dependency numpy, 1.0 recorded, " in result.output
     update = Trainer.update
@@ -263,7 +270,7 @@ def test_verify_tells_of_code_that_changed_and_of_its_bits(certified, forged, mo
 
     monkeypatch.setattr(Trainer, "update", changed)
     result = run("verify", certified[0])
-    assert (result.exit_code, result.stdout.partition(":")[0]) == (1, "DIFFERS")
+    assert verdict(result) == (1, "DIFFERS")
     assert f"first difference: {WEIGHT} after iteration 1: " in result.output
 
 
@@ -274,10 +281,10 @@ def test_verify_on_other_hardware(forged, monkeypatch):
         fields["origin"]["machine"]["cpu"] = "Abacus 3"
 
     result = run("verify", forged(elsewhere), "--iterations", "1")
-    assert (result.exit_code, result.stdout.partition(":")[0]) == (0, "VERIFIED")
+    assert verdict(result) == (0, "VERIFIED")
     assert "other hardware: cpu, Abacus 3 recorded, " in result.output
     result = run("verify", forged(lambda fields: (elsewhere(fields), spoil_weight(fields))))
-    assert (result.exit_code, result.stdout.partition(":")[0]) == (2, "OTHER HARDWARE")
+    assert verdict(result) == (2, "OTHER HARDWARE")
     assert "iterations 0 to 2 of 10 of cartpole" in result.output
 
 
@@ -303,14 +310,14 @@ def test_exact_runs_are_verified_elsewhere(backend, tmp_path, monkeypatch):
     )
     torch.set_num_threads(2)
     result = run("verify", path, "--backend", "host")
-    assert (result.exit_code, result.stdout.partition(":")[0]) == (0, "VERIFIED"), result.output
+    assert verdict(result) == (0, "VERIFIED"), result.output
     assert seen == [2], "not 64 threads, which need not have cores here"
     elsewhere = found.origin.model_copy(update={"machine": {**found.origin.machine, "cpu": "Abacus 3"}})
     other = found.points[1].model_copy(update={"tensors": {**found.points[1].tensors, WEIGHT: "0" * 64}})
     short = {"points": (found.points[0], other), "curve": found.curve[:1]}
     found.model_copy(update={"origin": elsewhere} | short).write(path)
     result = run("verify", path, "--backend", "host")
-    assert (result.exit_code, result.stdout.partition(":")[0]) == (1, "DIFFERS"), "no machine explains other bits"
+    assert verdict(result) == (1, "DIFFERS"), "no machine explains other bits"
     result = run("verify", path, "--backend", "cpu")
     assert result.exit_code == 5
     assert "exact training has kernels in CUDA C (got 'cpu'); use backend host or pycuda" in result.output
@@ -337,7 +344,7 @@ def test_verify_takes_another_backend_where_the_recorded_one_cannot_run(forged, 
         verify_command, "replay", lambda *given: (seen.append(torch.get_num_threads()), replay(*given))[1]
     )
     result = run("verify", forged(on_a_gpu))
-    assert (result.exit_code, result.stdout.partition(":")[0]) == (2, "OTHER HARDWARE")
+    assert verdict(result) == (2, "OTHER HARDWARE")
     assert "other hardware: backend, pycuda recorded, cpu here" in result.output
     assert "other hardware: gpu, NVIDIA Abacus recorded, none here" in result.output
     assert (seen, torch.get_num_threads()) == ([2], 1)
