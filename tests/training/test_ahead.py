@@ -52,6 +52,7 @@ def test_nothing_is_rehearsed_on_a_cpu():
 @pytest.mark.parametrize("backend", ON_GPU)
 def test_no_kernel_compiles_after_construction(backend, tmp_path, monkeypatch):
     """All kernels of CartPole's PPO compile in the constructor."""
+    from triton import knobs
     from triton.runtime.jit import JITFunction
 
     from warpdrive_min.training.paths.triton import adam_kernels, learning_kernels, narrow_kernels, rows_kernels
@@ -61,13 +62,13 @@ def test_no_kernel_compiles_after_construction(backend, tmp_path, monkeypatch):
             if isinstance(kernel, JITFunction):
                 kernel.device_caches.clear()
     compiled = []
-    do_compile = JITFunction._do_compile
 
-    def noted(self, *given):
-        compiled.append(self.__name__)
-        return do_compile(self, *given)
+    def listen(*, src, cache_hit, **_):
+        if not cache_hit:
+            compiled.append(src.name)
 
-    monkeypatch.setattr(JITFunction, "_do_compile", noted)
+    monkeypatch.setattr(knobs.compilation, "listener", listen)
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
     policy = {**PPO, "model": {"fc_dims": [64, 64], "shared": False}}
     trainer = make_trainer(ENVS["cartpole"](), {"shared": policy}, backend, n_envs=64, basedir=tmp_path)
     learning = ["learn", "learn", "add_up", "add_squares", "take_step"]

@@ -27,6 +27,7 @@ SPACES = {
     "two choices": ActionSpace((2,), 1),
     "five choices": ActionSpace((5,), 1),
     "three types": ActionSpace((3, 1, 21), 3),
+    "many types": ActionSpace((2,) * 5 + (3,) * 4, 9),
     "gaussian": ActionSpace((), 3, (-1.0,) * 3, (1.0,) * 3),
 }
 ROLLOUT, ROWS, N_AGENTS = 36, 27, 3

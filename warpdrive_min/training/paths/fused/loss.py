@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Protocol
 
@@ -27,6 +28,8 @@ N_TERMS: Final = 5
 """Number of terms: policy, value, entropy, approximate KL, clipped rows."""
 MOST_ROWS: Final = 128
 """Largest number of rows per block."""
+MOST_UNROLLED: Final = 8
+"""Largest number of action types whose code is written out; 24 take 10 s to compile."""
 TILE: Final = 1_024
 """Logits of a block of rows, which stay in registers.
 
@@ -168,7 +171,7 @@ def loss(
         "N_AGENTS": head.shape[1],
         "N_TYPES": space.n_types,
         "N_OUTPUTS": space.n_outputs,
-        "SIZES": space.categories,
+        "RUNS": _runs(space.categories),
         "CLIP_PARAM": rule.clip_param,
         "IS_CLIPPED": rule.is_clipped,
         "VALUE_CLIP": rule.value_clip if clips_values else None,
@@ -236,7 +239,7 @@ def _evaluate(
     strides = {"HEAD_STRIDE": head.stride(1), "VALUE_STRIDE": values.stride(1)}
     d_log_std = None if log_std is None else torch.empty_like(log_std)
     n_scales = 0 if log_std is None else log_std.numel()
-    width = sum(power_of_two(size) for size in constants["SIZES"] or (n_scales,))
+    width = sum(power_of_two(run[0]) for run in constants["RUNS"] or ((n_scales,),))
     block = min(MOST_ROWS, max(1, TILE // power_of_two(width)))
     columns = power_of_two(5 + n_scales)
     n_programs = max(1, min(-(-values.numel() // block), MOST_PROGRAMS))
@@ -272,6 +275,20 @@ def _evaluate(
         num_warps=WARPS,
     )
     return loss, terms, d_head, d_values, d_log_std
+
+
+def _runs(sizes: tuple[int, ...]) -> tuple[tuple[int, int, int, int], ...]:
+    """Return size, number, first type and first choice of runs of equal types.
+
+    A few types are a run each.
+    """
+    groups = [(size, 1) for size in sizes]
+    if len(sizes) > MOST_UNROLLED:
+        groups = [(size, len(list(equal))) for size, equal in itertools.groupby(sizes)]
+    first_types = itertools.accumulate((n for _, n in groups), initial=0)
+    first_choices = itertools.accumulate((size * n for size, n in groups), initial=0)
+    starts = zip(first_types, first_choices, strict=True)
+    return tuple((size, n, *start) for (size, n), start in zip(groups, starts, strict=False))
 
 
 def _packed(array: Tensor | None) -> Tensor | None:

@@ -46,7 +46,7 @@ def evaluate(
     N_AGENTS: tl.constexpr,
     N_TYPES: tl.constexpr,
     N_OUTPUTS: tl.constexpr,
-    SIZES: tl.constexpr,
+    RUNS: tl.constexpr,  # (choices, types, first type, first choice) of equal neighbours; one type stays in registers
     HEAD_STRIDE: tl.constexpr,
     VALUE_STRIDE: tl.constexpr,
     CLIP_PARAM: tl.constexpr,
@@ -89,30 +89,28 @@ def evaluate(
         if advantages is not None:
             advantage = tl.load(advantages + row, is_row, 0.0)
 
+        logits, d_logits = head + first * HEAD_STRIDE, d_head + first * HEAD_STRIDE
         if log_std is not None:
-            z, log_prob, entropy = _gaussian(
-                head + first * HEAD_STRIDE, actions, scales, local, source, is_row, N_TYPES, HEAD_STRIDE
-            )
+            z, log_prob, entropy = _gaussian(logits, actions, scales, local, source, is_row, N_TYPES, HEAD_STRIDE)
         else:
             log_prob, entropy = tl.zeros((BLOCK,), tl.float32), tl.zeros((BLOCK,), tl.float32)
-            types = ()
-            for j in tl.static_range(N_TYPES):
-                action = tl.load(actions + source * N_TYPES + j, is_row, 0)
-                kind = _categorical(
-                    head + first * HEAD_STRIDE,
-                    masks,
-                    action,
-                    local,
-                    source,
-                    is_row,
-                    first_choice(SIZES, j),
-                    SIZES[j],
-                    N_OUTPUTS,
-                    HEAD_STRIDE,
-                )
-                log_prob += kind[0]
-                entropy += kind[1]
-                types = types + (kind,)
+            kept = ()
+            for i in tl.static_range(len(RUNS)):
+                if RUNS[i][1] == 1:
+                    kind = _categorical(
+                        logits, actions, masks, local, source, is_row, RUNS, i, 0, N_TYPES, N_OUTPUTS, HEAD_STRIDE
+                    )
+                    log_prob += kind[0]
+                    entropy += kind[1]
+                    kept = kept + (kind,)
+                else:
+                    for j in range(RUNS[i][1]):
+                        kind = _categorical(
+                            logits, actions, masks, local, source, is_row, RUNS, i, j, N_TYPES, N_OUTPUTS, HEAD_STRIDE
+                        )
+                        log_prob += kind[0]
+                        entropy += kind[1]
+                    kept = kept + (i,)
 
         log_ratio = log_prob - tl.load(log_probs + source, is_row, 0.0)
         kl = excess(log_ratio)
@@ -141,13 +139,16 @@ def evaluate(
             tl.store(place, d_mean, is_row[:, None] & (outputs < N_TYPES)[None, :])
             d_scales += d_log_prob[:, None] * (z * z - 1.0) + d_entropy[:, None]
         else:
-            for j in tl.static_range(N_TYPES):
-                _, entropy_of_type, chance, product, is_chosen, is_allowed = types[j]
-                choices, start = tl.arange(0, triton.next_power_of_2(SIZES[j])), first_choice(SIZES, j)
-                d_logits = (d_log_prob * scale)[:, None] * (is_chosen.to(tl.float32) - chance)
-                d_logits -= (d_entropy * scale)[:, None] * (product + chance * entropy_of_type[:, None])
-                place = d_head + (first + local)[:, None] * HEAD_STRIDE + start + choices[None, :]
-                tl.store(place, tl.where(is_allowed, d_logits, 0.0), is_row[:, None] & (choices < SIZES[j])[None, :])
+            of_policy, of_entropy = (d_log_prob * scale)[:, None], (d_entropy * scale)[:, None]
+            for i in tl.static_range(len(RUNS)):
+                if RUNS[i][1] == 1:
+                    _put_gradients(d_logits, kept[i], of_policy, of_entropy, local, is_row, RUNS, i, 0, HEAD_STRIDE)
+                else:
+                    for j in range(RUNS[i][1]):
+                        kind = _categorical(
+                            logits, actions, masks, local, source, is_row, RUNS, i, j, N_TYPES, N_OUTPUTS, HEAD_STRIDE
+                        )
+                        _put_gradients(d_logits, kind, of_policy, of_entropy, local, is_row, RUNS, i, j, HEAD_STRIDE)
         first += tl.num_programs(0) * BLOCK
 
     own = partial + tl.program_id(0) * COLUMNS
@@ -204,29 +205,57 @@ def first_choice(sizes, j):
 @triton.jit
 def _categorical(
     head,
+    actions,
     masks,
-    action,
     local,
     source,
     is_row,
-    START: tl.constexpr,
-    SIZE: tl.constexpr,
+    RUNS: tl.constexpr,
+    i: tl.constexpr,
+    j,
+    N_TYPES: tl.constexpr,
     N_OUTPUTS: tl.constexpr,
     HEAD_STRIDE: tl.constexpr,
 ):
-    """Return an action type's log-probability, entropy, and tiles.
+    """Return log-probability, entropy, and tiles of a run's type j.
 
     The tiles are probabilities p, p log p, the chosen one, and those allowed.
     """
-    choices = tl.arange(0, triton.next_power_of_2(SIZE))
-    is_allowed = is_row[:, None] & (choices < SIZE)[None, :]
-    logits = tl.load(head + local[:, None] * HEAD_STRIDE + START + choices[None, :], is_allowed, 0.0)
+    size: tl.constexpr = RUNS[i][0]
+    start = RUNS[i][3] + j * size
+    choices = tl.arange(0, triton.next_power_of_2(size))
+    is_allowed = is_row[:, None] & (choices < size)[None, :]
+    logits = tl.load(head + local[:, None] * HEAD_STRIDE + start + choices[None, :], is_allowed, 0.0)
     if masks is not None:
-        at = masks + source[:, None] * N_OUTPUTS + START + choices[None, :]
+        at = masks + source[:, None] * N_OUTPUTS + start + choices[None, :]
         is_allowed = tl.load(at, is_allowed, 0) != 0
+    action = tl.load(actions + source * N_TYPES + RUNS[i][2] + j, is_row, 0)
     is_chosen = choices[None, :] == action[:, None]
     log_prob, entropy, chance, product = categorical(logits, is_allowed, is_chosen)
     return log_prob, entropy, chance, product, is_chosen, is_allowed
+
+
+@triton.jit
+def _put_gradients(
+    d_head,
+    kind,
+    of_policy,
+    of_entropy,
+    local,
+    is_row,
+    RUNS: tl.constexpr,
+    i: tl.constexpr,
+    j,
+    HEAD_STRIDE: tl.constexpr,
+):
+    """Write gradients of the logits of a run's type j."""
+    _, entropy_of_type, chance, product, is_chosen, is_allowed = kind
+    size: tl.constexpr = RUNS[i][0]
+    choices = tl.arange(0, triton.next_power_of_2(size))
+    d_logits = of_policy * (is_chosen.to(tl.float32) - chance)
+    d_logits -= of_entropy * (product + chance * entropy_of_type[:, None])
+    place = d_head + local[:, None] * HEAD_STRIDE + RUNS[i][3] + j * size + choices[None, :]
+    tl.store(place, tl.where(is_allowed, d_logits, 0.0), is_row[:, None] & (choices < size)[None, :])
 
 
 @triton.jit
