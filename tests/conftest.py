@@ -11,11 +11,14 @@ import threading
 import time
 
 import pytest
-import torch
 from hypothesis import settings
 
+# OpenMP reads this once, as torch is imported. Threads that spin between operations take the other processes' cores.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+import torch
+
 settings.load_profile("ci")  # the same examples each time, and no time limit that a busy machine would break
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that spin between kernels would slow each other down
 
 HAS_GPU = torch.cuda.is_available()
 MOST_KEPT = 50

@@ -28,6 +28,11 @@ def _parameter(name: str) -> Any:
     return pytest.param(name, marks=[pytest.mark.gpu] if on_gpu else [])
 
 
+def by_night(*values: Any) -> Any:
+    """Return a slow parameter, tested at night; other ones check the same code by day."""
+    return pytest.param(*values, marks=pytest.mark.nightly)
+
+
 BACKENDS_HERE = [_parameter(name) for name, backend in BACKENDS.items() if backend.availability().available]
 """Backends of this machine, as parameters; without a GPU `numba` is simulated."""
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import functools
 import itertools
+import os
 from pathlib import Path
 
 import pytest
 
 from bench.core import machine, record
+from bench.process import interleaved
+from bench.static import sides
 from bench.workloads import memory
 
 A_LITTLE = 1 << 30
@@ -30,6 +33,28 @@ def _packages_stay(monkeypatch):
     It takes 1/3 s, and each record asks.
     """
     monkeypatch.setattr(machine, "dependencies_hash", dependencies_hash)
+
+
+git_state, at_start = machine.git_state, {}
+
+
+def checkout_once(root):
+    """Return the commit of a checkout; ask git about ours once."""
+    if root != machine.ROOT or "BENCH_GIT_SHA" in os.environ:
+        return git_state(root)
+    if not at_start:
+        at_start.update(git_state(root))
+    return dict(at_start)
+
+
+@pytest.fixture(autouse=True)
+def _checkout_stays(monkeypatch):
+    """Read our checkout's commit only once.
+
+    It takes three processes of git, and each server and round asks.
+    """
+    for module in (machine, interleaved, sides):
+        monkeypatch.setattr(module, "git_state", checkout_once)
 
 
 RESULTS = machine.ROOT / "results"

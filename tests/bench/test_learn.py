@@ -124,10 +124,11 @@ def test_whole_run_of_several_policies_teaches_all_of_them():
 
 @pytest.fixture(scope="module")
 def population():
-    short = shipped("cartpole", "_a2c").replace(env={"episode_length": 60})
+    config = shipped("cartpole", "_a2c")
+    short = config.replace(env={"episode_length": 40}, saving=config.saving.replace(metrics_log_freq=3))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(learning, "shipped", lambda *_: short)
-        made = learn.learn(task_point(replace(EASY, threshold=26.0), "host", 0, n_envs=16) | {"population": 3})
+        made = learn.learn(task_point(replace(EASY, threshold=22.0), "host", 0, n_envs=8) | {"population": 3})
         return made, made.run()
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from bench.process.stopping import SavedFiles
 from tests.bench.attack import ROOT, Attack
+from tests.support import by_night
 from warpdrive_min.stopping import NOTHING_SAVED, SIGNALS
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
@@ -44,7 +45,7 @@ def test_line_says_what_is_kept_and_how_to_go_on(given, words, says, tmp_path, m
 
 
 @linux
-@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize("number", [SIGNALS[0], *map(by_night, SIGNALS[1:])])
 def test_command_is_stopped_while_it_imports(number, tmp_path):
     """A command that is stopped during imports prints no traceback."""
     attack = Attack(tmp_path, ["run", "--help"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from envs import ENVS
-from tests.support import SCENARIOS
+from tests.support import KINDS, SCENARIOS, by_night
 from warpdrive_min.backends import cuda_c
 from warpdrive_min.environment import environment_constants
 from warpdrive_min.function_manager import LaunchShape, core_sources
@@ -46,9 +46,14 @@ FORMS = {
 VARIANTS = ("cartpole, pool", "tag_gridworld, partial, pool", "rice", "rice, trade")
 """Forms of a source which is built exact in another form."""
 BUILDS = [(form, False) for form in FORMS] + [(form, True) for form in SCENARIOS if form not in VARIANTS]
+BY_DAY = (
+    *((form, False) for form in (*KINDS, "tag_continuous, 5000", "tag_gridworld, 10000, shared")),
+    ("acrobot", True),
+)
+"""Builds of each kind of source; the others are nightly."""
 
 
-@pytest.mark.parametrize(("form", "exact"), BUILDS)
+@pytest.mark.parametrize(("form", "exact"), [each if each in BY_DAY else by_night(*each) for each in BUILDS])
 def test_environments_compile_for_the_gpu(form, exact):
     """Each environment's kernels compile, in both builds."""
     name, config, blocks_per_env = FORMS[form]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from envs import ENVS, CartPole
-from tests.support import BACKENDS_HERE, SCENARIOS, TAG_CONFIGS, is_simulated, on_backends, on_every_backend
+from tests.support import BACKENDS_HERE, SCENARIOS, TAG_CONFIGS, by_night, is_simulated, on_backends, on_every_backend
 from warpdrive_min import CUDASampler, EnvWrapper
 from warpdrive_min.backends import cuda_c
 from warpdrive_min.errors import CompileError, ConfigError, DataError
@@ -181,7 +181,9 @@ def test_source_without_a_step_of_its_own_blocks_has_no_rollout(text, tmp_path):
 
 
 @pytest.mark.skipif(cuda_c.gpu_compiler() is None, reason="found neither NVRTC nor nvcc")
-@pytest.mark.parametrize("form", ["cartpole", "pendulum", "tag_gridworld", "tag_continuous", "rice, negotiation"])
+@pytest.mark.parametrize(
+    "form", ["cartpole", *map(by_night, ("pendulum", "tag_gridworld", "tag_continuous", "rice, negotiation"))]
+)
 def test_rollouts_compile_for_the_gpu(form):
     """Rollouts compile for each kind of source, with both actions.
 

@@ -8,6 +8,7 @@ from dataclasses import fields, replace
 import pytest
 import torch
 
+from tests.support import by_night
 from tests.training import builders
 from tests.training.builders import (
     COEFFICIENTS,
@@ -236,14 +237,17 @@ WAYS = {
     "in one pass, separate": ({"fc_dims": (19, 8), "shared": False}, None),
 }
 """Networks, and numbers of rows per pass."""
-BY_NIGHT = ("in one kernel, relu", "in one kernel, separate", "in parts")
-"""Ways whose tests are nightly."""
+BY_DAY = {
+    **dict.fromkeys(("whole", "in one kernel", "in one pass"), CASES),
+    "in one pass, separate": ("A2C", "PPO, masked"),
+}
+"""Cases of each way; the others are nightly."""
 
 
 @pytest.mark.parametrize(
-    "way", [pytest.param(way, marks=[pytest.mark.nightly] if way in BY_NIGHT else []) for way in WAYS]
+    ("case", "way"),
+    [(case, way) if case in BY_DAY.get(way, ()) else by_night(case, way) for way in WAYS for case in CASES],
 )
-@pytest.mark.parametrize("case", CASES)
 def test_update_equals_plain_float64(case, way, monkeypatch):
     """One update equals the formulas in float64.
 
