@@ -14,8 +14,8 @@ SUBPARTITIONS: Final = 4
 class Capability:
     """Resources of one multiprocessor.
 
-    Source: "CUDA C++ Programming Guide" 13.0, tables "Technical Specifications per Compute Capability" and "Throughput
-    of Native Arithmetic Instructions"; units of allocation as in `cuda_occupancy.h` of the same toolkit.
+    Source: "CUDA C++ Programming Guide" 13.0, table "Technical Specifications per Compute Capability"; units of
+    allocation as in `cuda_occupancy.h` of the same toolkit.
     """
 
     warps: int
@@ -28,11 +28,6 @@ class Capability:
     shared_unit: int = 128
     reserved_bytes: int = 1_024
     """Shared memory that the system uses in each block, bytes."""
-    fp32: int = 128
-    """Results per clock cycle, as are the next fields."""
-    int32: int = 64
-    fp64: int
-    sfu: int = 16
     multiprocessors: int
     """Multiprocessors of an A100, H100 or H200, B200, RTX 5090.
 
@@ -40,10 +35,10 @@ class Capability:
 
 
 CAPABILITIES: Final[dict[str, Capability]] = {
-    "sm_80": Capability(warps=64, blocks=32, shared_bytes=164 * 1024, fp32=64, fp64=32, multiprocessors=108),
-    "sm_90": Capability(warps=64, blocks=32, shared_bytes=228 * 1024, fp64=64, multiprocessors=132),
-    "sm_100": Capability(warps=64, blocks=32, shared_bytes=228 * 1024, fp64=64, multiprocessors=148),
-    "sm_120": Capability(warps=48, blocks=24, shared_bytes=100 * 1024, int32=128, fp64=2, multiprocessors=170),
+    "sm_80": Capability(warps=64, blocks=32, shared_bytes=164 * 1024, multiprocessors=108),
+    "sm_90": Capability(warps=64, blocks=32, shared_bytes=228 * 1024, multiprocessors=132),
+    "sm_100": Capability(warps=64, blocks=32, shared_bytes=228 * 1024, multiprocessors=148),
+    "sm_120": Capability(warps=48, blocks=24, shared_bytes=100 * 1024, multiprocessors=170),
 }
 """Capabilities by the compiler's name."""
 

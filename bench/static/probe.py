@@ -37,17 +37,8 @@ from warpdrive_min import (
     Environment,
     EnvWrapper,
 )
-from warpdrive_min.backends import cuda_c, cuda_source, numba_cuda
-from warpdrive_min.backends.base import (
-    Argument,
-    Availability,
-    Constant,
-    Kernel,
-    Launch,
-    PythonSignature,
-    Source,
-    build_module,
-)
+from warpdrive_min.backends import cuda_c, numba_cuda
+from warpdrive_min.backends.base import Argument, Availability, Constant, Kernel, Launch, Source
 from warpdrive_min.backends.cache import cached
 from warpdrive_min.backends.gpu import GpuBackend
 from warpdrive_min.backends.numba_cuda import NumbaBackend, NumbaKernel, scalar
@@ -160,15 +151,8 @@ class CudaC(DevicelessGpu, PyCudaBackend):
         """Compile for each architecture."""
         path = Path(source)
         compiled = {each: _compiled(path, constants, each) for each in self._trace.architectures}
-        declared = _declared(path, constants)
+        declared = cuda_c.declared(path, constants)
         return {name: CountingKernel(each, lambda *_: compiled, self._trace) for name, each in declared.items()}
-
-
-def _declared(path: Path, constants: Mapping[str, Constant]) -> Mapping[str, cuda_source.Signature]:
-    if hasattr(cuda_c, "declared"):
-        return cuda_c.declared(path, constants)
-    whole_text = getattr(cuda_c, "whole_text", Path.read_text)  # earlier code has no kernels in headers
-    return cuda_source.signatures(whole_text(path), constants, str(path))
 
 
 def _compiled(source: Path, constants: Mapping[str, Constant], architecture: str) -> str:
@@ -204,7 +188,7 @@ class NumbaCuda(DevicelessGpu, NumbaBackend):
     def compile(self, source: Source, constants: Mapping[str, Constant]) -> dict[str, Kernel]:
         """Build the kernels; they are compiled when prepared."""
         exact = bool(constants.get("EXACT"))
-        kernels = getattr(numba_cuda, "built", build_module)(source, constants)  # earlier code has no rollouts
+        kernels = numba_cuda.built(source, constants)
         return {name: self._counting(name, kernel, exact, source, constants) for name, kernel in kernels.items()}
 
     def _counting(
@@ -221,11 +205,7 @@ class NumbaCuda(DevicelessGpu, NumbaBackend):
                 for each, parameter in zip(arguments, own.parameters, strict=True)
             ]
             shapes = [tuple(each.shape) if isinstance(each, torch.Tensor) else None for each in arguments]
-            if hasattr(own, "of_sizes"):
-                launched = own.of_sizes(shapes, threads)
-            else:  # earlier code did not compile for sizes, and took whole named tuples
-                launched, values, shapes = kernel, PythonSignature.of(kernel.py_func).pack(values), []
-                launched.targetoptions["launch_bounds"] = launched.targetoptions.get("launch_bounds") or threads
+            launched = own.of_sizes(shapes, threads)
             types, sizes, compiled = [typeof(value) for value in values], [each and each[1:] for each in shapes], {}
             for each in self._trace.architectures:
                 of_these = {**key, "types": str(types), "sizes": str(sizes), "threads": threads, "architecture": each}
@@ -319,13 +299,13 @@ def environment(program: Mapping[str, Any], backend: str, trace: Trace) -> Itera
     is_ours, roles = isinstance(wrapper.env, Environment), getattr(wrapper.env, "roles", {})
     if not program.get("auto_reset", True):
         yield trace.part("reset_only_done_envs", n_envs, wrapper.reset_only_done_envs)
-    elif is_ours and not roles and hasattr(wrapper, "rollout") and (more or wrapper.rollout_mode.name == "fused"):
+    elif is_ours and not roles and (more or wrapper.rollout_mode.name == "fused"):
         for keep in ("last", "all"):
             yield trace.part(f"rollout_{keep}", n_envs, partial(wrapper.rollout, n_steps, keep=keep))
         if more:
             actions = wrapper.rollout(n_steps, keep="all").sampled_actions.clone()
             yield trace.part("rollout_of_actions", n_envs, partial(wrapper.rollout, n_steps, actions))
-        if hasattr(wrapper, "rollout_mode_of") and not hasattr(next(iter(wrapper.env.action_space.values())), "low"):
+        if not hasattr(next(iter(wrapper.env.action_space.values())), "low"):
             for name, network in NETWORKS.items() if more else [("with_policy", {"activation": "tanh"})]:
                 model = _policy(wrapper, network)
                 takes = more or wrapper.rollout_mode_of(model).name == "fused"

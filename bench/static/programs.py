@@ -3,36 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from warpdrive_min.envs import ENVS
 
+from ..core.archive import read_toml
 from ..core.errors import CompareError
 from ..workloads.shared import EPISODE_LENGTHS, env_config, is_outside
 from .records import Program
 
 BACKENDS: Final = ("pycuda", "numba")
-SIZES: Final[tuple[tuple[str, int, int, dict[str, Any]], ...]] = (
-    *((name, 10_000, 1, {}) for name in EPISODE_LENGTHS),
-    ("tag_gridworld", 2_000, 5, {}),
-    ("tag_gridworld", 100, 1_000, {"blocks_per_env": 4}),
-    ("tag_continuous", 2_000, 110, {}),
-    ("tag_continuous", 100, 2_000, {}),
-    ("covid19_economy", 1_000, 52, {}),
-    ("rice", 1_000, 27, {}),
-)
-"""Name, number of environments, agents, and further arguments of the wrapper."""
-CORE: Final[Mapping[str, tuple[dict[str, Any], ...]]] = {
-    "sampling": (
-        {"n_envs": 10_000, "n_agents": 1, "categories": [2]},
-        {"n_envs": 2_000, "n_agents": 110, "categories": [21, 21]},
-    ),
-    "noise": ({"n_envs": 10_000, "n_agents": 1, "n_types": 1},),
-    "resetting": ({"n_envs": 10_000, "n_agents": 5},),
-    "scanning": ({"n_envs": 2_000, "n_agents": 5, "n_steps": 50},),
-    "shuffling": ({"n_envs": 1_000_000, "n_agents": 1},),
-}
-"""Core kernels by program; `shuffling` uses environments as rows."""
+_PROGRAMS: Final = read_toml(Path(__file__).with_name("programs.toml"))
+CORE: Final[Mapping[str, Sequence[Mapping[str, Any]]]] = _PROGRAMS["core"]
+"""Core kernels by kind of program."""
 
 
 def chosen(
@@ -64,35 +48,25 @@ def chosen(
         raise CompareError(
             f"--config: needs an environment outside envs/ (got {config}); name it with --env module:Class"
         )
-    sizes = {
-        name: [(one, own) for each, *one, own in SIZES if each == name][: None if n_agents is None else 1]
-        for name in ENVS
-    }
     made: list[dict[str, Any]] = []
     for name in envs or known:
         if name in CORE:
             made += [{"name": name, "kind": name, **each, "n_envs": n_envs or each["n_envs"]} for each in CORE[name]]
         elif name in ENVS:
-            for (copies, agents), own_arguments in sizes[name]:
-                agents = n_agents if n_agents and name not in _FIXED else agents
-                arguments = own_arguments if n_agents is None else {}
-                made.append(environment(name, env_config(name, agents), n_envs or copies, agents) | arguments)
+            sizes = [each for each in _PROGRAMS["environments"] if each["name"] == name]
+            if n_agents is not None:
+                sizes = [{**sizes[0], "n_agents": sizes[0]["n_agents"] if name in _FIXED else n_agents}]
+            for each in sizes:
+                own = {
+                    "source": f"warpdrive_min.envs:{ENVS[name].__name__}",
+                    "config": env_config(name, each["n_agents"]),
+                }
+                made.append({"kind": "environment", **own, **each, "n_envs": n_envs or each["n_envs"]})
         else:
-            made.append(environment(name, config, n_envs or 1_000, 0))
+            own = {"name": name.rpartition(":")[2], "source": name, "config": dict(config)}
+            made.append({"kind": "environment", **own, "n_envs": n_envs or 1_000, "n_agents": 0})
     return [{**each, "backend": backend} for backend in backends or BACKENDS for each in made]
 
 
 _FIXED: Final = (*EPISODE_LENGTHS, "covid19_economy")
 """Environments with a fixed number of agents."""
-
-
-def environment(name: str, config: Mapping[str, Any], n_envs: int, n_agents: int) -> dict[str, Any]:
-    """Return the program of an environment, or of a class module:Class."""
-    return {
-        "name": name.rpartition(":")[2],
-        "kind": "environment",
-        "source": f"warpdrive_min.envs:{ENVS[name].__name__}" if name in ENVS else name,
-        "config": dict(config),
-        "n_envs": n_envs,
-        "n_agents": n_agents,
-    }

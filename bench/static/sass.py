@@ -10,18 +10,18 @@ import json
 import re
 import shutil
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import reduce
-from operator import and_
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from warpdrive_min.backends.cache import excerpt
 from warpdrive_min.packages import install_command
 from warpdrive_min.processes import run
 
+from ..core.archive import read_toml
 from ..core.errors import CompareError
 
 BYTES: Final = 16
@@ -112,37 +112,13 @@ def disassemble(path: Path) -> dict[str, Function]:
 
 # ------------------------------------------------------------------ pipes
 
-PIPES: Final[Mapping[str, str]] = {
-    "fp32": "FADD FMUL FFMA FMNMX FSEL FSET FSETP FCHK FSWZADD",
-    "fp64": "DADD DMUL DFMA DSETP DMNMX",
-    "half": "HADD HFMA HMUL HSET HSETP HMNMX",
-    "tensor": "HMMA IMMA DMMA BMMA QGMMA HGMMA IGMMA BGMMA WARPGROUP UTCHMMA",
-    "sfu": "MUFU F2F F2I I2F FRND F2FP POPC FLO BREV I2FP F2IP",
-    "int": (
-        "IADD IMAD IMUL ISETP IABS IMNMX ISCADD IDP LEA LOP LOP3 SHF SHL SHR SEL PRMT SGXT BMSK VIADD VIMNMX "
-        "VABSDIFF VIADDMNMX VHMNMX PLOP3 PSETP P2R R2P I2I CREDUX"
-    ),
-    "move": "MOV CS2R S2R S2UR R2UR MOVM CSMTEST LEPC",
-    "uniform": "U",
-    "global": "LDG STG ATOMG ATOM RED LD ST LDGSTS REDG UBLKCP UTMALDG UTMASTG",
-    "shared": "LDS STS ATOMS LDSM STSM STAS",
-    "local": "LDL STL",
-    "constant": "LDC LDCU ULDC",
-    "warp": "SHFL VOTE VOTEU MATCH REDUX ELECT",
-    "barrier": "BAR MEMBAR ERRBAR DEPBAR LDGDEPBAR SYNCS CCTL UCGABAR FENCE ARRIVES ACQBULK",
-    "control": (
-        "BRA BRX JMP JMX CALL RET EXIT BSSY BSYNC BREAK WARPSYNC YIELD BMOV NANOSLEEP KILL RPCMOV BPT PREEXIT "
-        "BRXU WARPSYNCCOLLECTIVE"
-    ),
-    "none": "NOP",
-}
-"""Opcodes of each pipe.
-
-For ``half`` and other opcodes followed by a digit, such as ``HFMA2``, only the letters."""
+_TABLES: Final = read_toml(Path(__file__).with_name("opcodes.toml"))
+PIPES: Final[Mapping[str, str]] = _TABLES["pipes"]
+"""Opcodes of each pipe."""
 _PIPE_OF: Final = {opcode: pipe for pipe, opcodes in PIPES.items() for opcode in opcodes.split()}
 UNKNOWN: Final = "other"
 MEMORY: Final = ("global", "shared", "local")
-_WIDTHS: Final = {"U8": 1, "S8": 1, "U16": 2, "S16": 2, "64": 8, "128": 16, "256": 32}
+_WIDTHS: Final[Mapping[str, int]] = _TABLES["widths"]
 
 
 def pipe_of(instruction: Instruction) -> str:
@@ -191,66 +167,51 @@ def _places(code: Sequence[Instruction]) -> list[tuple[int, float]]:
     Source: Aho, Lam, Sethi and Ullman, "Compilers", 2nd edition, 9.6: an edge to a block that dominates its start
     closes a loop.
     """
+    import networkx as nx  # noqa: PLC0415  (tables of records need none of it)
+
     after = [_successors(code, index) for index in range(len(code))]
-    starts = sorted(
-        {0, *(to for index, each in enumerate(after) if code[index].base in JUMPS for to in each)}
-        | {index + 1 for index in range(len(code) - 1) if code[index].base in JUMPS}
-    )
-    block_of = {start: number for number, start in enumerate(starts)}
+    jumps = [index for index, each in enumerate(code) if each.base in JUMPS]
+    starts = sorted({0, *(to for jump in jumps for to in (*after[jump], jump + 1) if to < len(code))})
     ends = [*starts[1:], len(code)]
-    edges = [[block_of[to] for to in after[end - 1] if to in block_of] for end in ends]
-    before: list[list[int]] = [[] for _ in starts]
-    for block, successors in enumerate(edges):
-        for to in successors:
-            before[to].append(block)
-    everything = (1 << len(starts)) - 1
-    dominators = [1 << block if block == 0 or not before[block] else everything for block in range(len(starts))]
-    last: list[int] = []
-    while last != dominators:
-        last = [*dominators]
-        for block, sources in enumerate(before):
-            if block and sources:
-                dominators[block] = reduce(and_, (dominators[each] for each in sources)) | 1 << block
+    block_of = {start: block for block, start in enumerate(starts)}
+    graph = nx.DiGraph([(block, block_of[to]) for block, end in enumerate(ends) for to in after[end - 1]])
+    graph.add_nodes_from(block_of.values())
+    entries = [block for block in graph if block == 0 or not graph.in_degree(block)]
+    rooted = nx.compose(graph, nx.DiGraph([(-1, block) for block in entries]))
+    dominators = nx.DiGraph([(above, block) for block, above in nx.immediate_dominators(rooted, -1).items()])
+    dominators.add_nodes_from(graph)
     loops: dict[int, set[int]] = {}
-    for block, successors in enumerate(edges):
-        for head in successors:
-            if dominators[block] >> head & 1:
-                loops.setdefault(head, {head}).update(_loop_body(head, block, before))
+    for block, head in graph.edges:
+        if block == head or head in nx.ancestors(dominators, block):
+            body = nx.ancestors(nx.restricted_view(graph, [head], []), block) if block != head else ()
+            loops.setdefault(head, {head}).update([block, *body])
     depth = Counter(block for body in loops.values() for block in body)
-    shares = _shares(edges, dominators, loops)
+    shares = _shares(graph, loops)
     return [
-        (depth[block], shares[block])
+        (depth[block], shares.get(block, 1.0))
         for block, (start, end) in enumerate(zip(starts, ends, strict=True))
         for _ in range(start, end)
     ]
 
 
-def _shares(edges: Sequence[Sequence[int]], dominators: Sequence[int], loops: Mapping[int, set[int]]) -> list[float]:
+def _shares(graph: Any, loops: Mapping[int, set[int]]) -> dict[int, float]:
     """Return the share of passes of each block; branches split evenly.
 
     The edges that leave a loop take all of its block's share, and so do the edges that stay inside. A loop's back edge
-    takes none.
+    takes none. Blocks of a loop with two entries have no share.
     """
-    shares = [0.0] * len(edges)
-    waiting = [0] * len(edges)
-    onward = [[to for to in successors if not dominators[block] >> to & 1] for block, successors in enumerate(edges)]
-    for successors in onward:
-        for to in successors:
-            waiting[to] += 1
-    pending = [block for block, n in enumerate(waiting) if not n]
-    for block in pending:
-        shares[block] = 1.0
-    while pending:
-        block = pending.pop()
-        inner = [body for body in loops.values() if block in body]
-        staying = [to for to in onward[block] if all(to in body for body in inner)]
-        for to in onward[block]:
-            part = shares[block] / len(staying) if to in staying else shares[block]
-            shares[to] = min(1.0, shares[to] + part)
-            waiting[to] -= 1
-            if not waiting[to]:
-                pending.append(to)
-    return [1.0 if left else share for share, left in zip(shares, waiting, strict=True)]  # left: no natural loop
+    import networkx as nx  # noqa: PLC0415
+
+    onward = nx.restricted_view(graph, [], [edge for edge in graph.edges if edge[0] in loops.get(edge[1], ())])
+    shares, passed = dict[int, float](), defaultdict[int, float](float)
+    with suppress(nx.NetworkXUnfeasible):
+        for block in nx.topological_sort(onward):
+            shares[block] = min(1.0, passed[block]) if onward.in_degree(block) else 1.0
+            inner = [body for body in loops.values() if block in body]
+            staying = [to for to in onward[block] if all(to in body for body in inner)]
+            for to in onward[block]:
+                passed[to] += shares[block] / len(staying) if to in staying else shares[block]
+    return shares
 
 
 def _successors(code: Sequence[Instruction], index: int) -> list[int]:
@@ -263,16 +224,6 @@ def _successors(code: Sequence[Instruction], index: int) -> list[int]:
     found = [] if target is None or target >= len(code) else [target]
     is_sure = not each.is_predicated and each.operands.count(",") == 0
     return found if is_sure else [*found, *following]
-
-
-def _loop_body(head: int, last: int, before: Sequence[Sequence[int]]) -> set[int]:
-    body, pending = {head}, [last]
-    while pending:
-        block = pending.pop()
-        if block not in body:
-            body.add(block)
-            pending += before[block]
-    return body
 
 
 # ------------------------------------------------------------------ hashes

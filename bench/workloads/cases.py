@@ -11,14 +11,14 @@ from warpdrive_min.backends import BACKENDS
 from ..core.case import Case, Job
 from ..core.point import PLAIN, Preset, matches
 from ..core.record import AXES_OF, Axis, Record
-from . import env_step, kernels, learn, many_steps, memory, scaling, startup, time_to_solution, train
+from . import env_step, kernels, learn, memory, scaling, startup, time_to_solution, train
 
 CASES: Final[dict[str, Case]] = {
     case.name: case
     for case in (
         env_step.ENV_STEP,
         env_step.GRAPH,
-        many_steps.MANY_STEPS,
+        env_step.MANY_STEPS,
         env_step.NEIGHBOR_SEARCH,
         env_step.PUBLISHED,
         kernels.SAMPLER,

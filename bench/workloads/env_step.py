@@ -1,4 +1,4 @@
-"""Environment steps: `env_step`, `graph`, `neighbor_search`, `published`, `step`."""
+"""Environment steps: `env_step`, `graph`, `many_steps`, `neighbor_search`, `published`, `step`."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from warpdrive_min import BACKENDS
 
 from ..core.case import Case, Pairs, pairs_differing_in, timed_case
 from ..core.measure import Timed
-from ..core.point import ON_CPU, ORACLE, PLAIN, PLAIN_ENVS, Point, Preset
+from ..core.point import ON_CPU, ORACLE, PLAIN, PLAIN_ENVS, Mode, Point, Preset
 from .shared import (
     CARTPOLE,
     CROWD,
+    EPISODE_LENGTHS,
     N_ENVS_OVER_AGENTS,
     ON_GPU,
     TAG_CONTINUOUS,
     TAG_GRIDWORLD,
     agent_counts,
+    default_mode,
     env_point,
     env_step_sizes,
     has_gpu,
@@ -48,6 +50,10 @@ GPU_ALONE: Final[tuple[dict[str, Any], ...]] = (
 
 WarpDrive as measured for this project, and its highest figure with a neighbour search. Both would take NumPy minutes
 per step."""
+WITH_POLICY: Final = ("host", "pycuda")
+"""Backends with a policy kernel."""
+MOST_ENVS_OF_A_POLICY: Final = 100_000
+"""Environments up to which `many_steps` has a policy."""
 
 
 def env_step_points(preset: Preset) -> list[Point]:
@@ -125,6 +131,44 @@ def step_points(preset: Preset) -> list[Point]:
     ]
 
 
+def many_steps_points(preset: Preset) -> list[Point]:
+    """Return environments of one agent, and both Tag environments, by mode."""
+    on_gpu = has_gpu_sizes(preset)
+    sizes: dict[tuple[str, int], list[int]] = {CARTPOLE: [64], TAG_GRIDWORLD: [4]}
+    if preset != "smoke":
+        of_one = [10_000, *([100_000, 1_000_000] if on_gpu else [])]
+        sizes = {(env, 1): of_one[:: len(of_one) - 1 or 1] for env in EPISODE_LENGTHS}
+        sizes[CARTPOLE] = of_one
+        sizes[TAG_GRIDWORLD] = sizes[TAG_CONTINUOUS] = [100, *([2_000] if on_gpu else [])]
+    points = [
+        env_point(env, backend, n_envs, n_agents, mode=mode, kept=kept)
+        for (env, n_agents), counts in sizes.items()
+        for n_envs in counts
+        for backend in BACKENDS
+        if backend != "cpu"
+        for mode, kept in modes(backend)
+    ]
+    if on_gpu:
+        points += [
+            env_point(**CROWD, backend="pycuda", n_envs=n_envs, mode=mode, kept=kept)
+            for n_envs in (100, 2_000)
+            for mode, kept in modes("pycuda")
+        ]
+    return points + [
+        env_point("cartpole", backend, n_envs, 1, mode=mode, kept="all", policy="64-64", **how)
+        for n_envs in sizes[CARTPOLE]
+        if n_envs <= MOST_ENVS_OF_A_POLICY
+        for backend in WITH_POLICY
+        for how in ([{}, {"precision": "tf32"}] if backend in ON_GPU else [{}])
+        for mode in (default_mode(backend), "fused")
+    ]
+
+
+def modes(backend: str) -> list[tuple[Mode, str]]:
+    """Return single-step launches, and fused ones that keep last or all steps."""
+    return [(default_mode(backend), "last"), ("fused", "last"), ("fused", "all")]
+
+
 def backends(n_envs: int, n_agents: int) -> list[str]:
     """Return all backends; the reference only up to `ORACLE_PAIRS` and `ORACLE_ENVS`."""
     has_oracle = n_envs * n_agents**2 <= ORACLE_PAIRS and n_envs <= ORACLE_ENVS
@@ -175,6 +219,18 @@ def step(point: Point) -> Timed:
     return stepping.env_step(point, draws=False)
 
 
+def many_steps(point: Point) -> Timed:
+    """Step environments: many steps per launch, or one at a time.
+
+    Actions are random, or from the point's ``policy``.
+    """
+    from .setups import many_steps, stepping
+
+    if "policy" in point:
+        return many_steps.steps_of_policy(point)
+    return many_steps.random_steps(point) if point["mode"] == "fused" else stepping.env_step(point)
+
+
 # ------------------------------------------------------------------ cases
 
 ENV_STEP: Final = Case(
@@ -217,4 +273,12 @@ STEP: Final = timed_case(
     points=step_points,
     setup=step,
     over=("backend", PLAIN),
+)
+MANY_STEPS: Final = timed_case(
+    name="many_steps",
+    title="env_step with many steps in one kernel launch, with random actions or a policy's",
+    scope="env",
+    points=many_steps_points,
+    setup=many_steps,
+    over=("mode", "graph", "eager"),
 )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
+from ..core.archive import read_toml
 from ..core.case import Case
 from ..core.measure import Once
 from ..core.point import ON_CPU, Facts, Point, Preset
@@ -34,46 +36,14 @@ class Task:
         return shipped_envs(self.env, self.algorithm)
 
 
-TASKS: Final = (
-    Task(env="cartpole", algorithm="A2C", threshold=475.0),
-    Task(env="cartpole", algorithm="PPO", threshold=475.0),
-    Task(env="acrobot", algorithm="PPO", threshold=-100.0),
-    Task(env="mountain_car", algorithm="PPO", threshold=-115.0),
-    Task(env="continuous_mountain_car", algorithm="DDPG", threshold=90.0),
-    Task(env="pendulum", algorithm="PPO", threshold=-165.0),
-    Task(env="pendulum", algorithm="DDPG", threshold=-165.0),
-    Task(env="tag_gridworld", algorithm="A2C", learner="tagger", threshold=35.0),
-    Task(env="tag_gridworld", algorithm="A2C", learner="runner", threshold=0.8),
-    Task(env="tag_gridworld", algorithm="PPO", learner="tagger", threshold=35.0),
-    Task(env="tag_gridworld", algorithm="PPO", learner="runner", threshold=0.8),
-    Task(env="tag_continuous", algorithm="A2C", learner="tagger", threshold=45.0),
-    Task(env="tag_continuous", algorithm="A2C", learner="runner", threshold=-25.0),
-    Task(env="tag_continuous", algorithm="PPO", learner="tagger", threshold=50.0),
-    Task(env="tag_continuous", algorithm="PPO", learner="runner", threshold=-20.0),
-)
-"""Tasks with their thresholds.
-
-From Gymnasium where it has one (CartPole-v1, Acrobot-v1, MountainCarContinuous-v0). MountainCar: five below its -110,
-because the policy still explores. Pendulum: within 10 % of the -152 of RL Baselines3 Zoo's tuned DDPG without noise.
-Tag: well beyond random play, see `return_before`."""
-WHOLE_TASKS: Final = (
+_TASKS: Final = read_toml(Path(__file__).with_name("tasks.toml"))
+TASKS: Final = [Task(**each) for each in _TASKS["to_threshold"]]
+"""Tasks of runs that stop at the threshold."""
+WHOLE_TASKS: Final = [
     *(task for task in TASKS if task.learner == "shared"),
-    Task(env="tag_gridworld", algorithm="A2C", learner="tagger", threshold=15.0),
-    Task(env="tag_gridworld", algorithm="PPO", learner="tagger", threshold=30.0),
-    Task(env="tag_continuous", algorithm="A2C", learner="tagger", threshold=40.0),
-    Task(env="tag_continuous", algorithm="PPO", learner="tagger", threshold=45.0),
-    Task(env="covid19_economy", algorithm="A2C", learner="government", threshold=400.0),
-    Task(env="covid19_economy", algorithm="PPO", learner="government", threshold=420.0),
-    Task(env="rice", algorithm="A2C", threshold=215.0),
-    Task(env="rice", algorithm="PPO", threshold=220.0),
-)
-"""Tasks of runs to the end: every run config.
-
-In Tag both kinds of agents train, and the taggers are evaluated. Random taggers reach 5.6 and 36.8, and a trained
-return falls again while the runners learn to escape. So with A2C the threshold of Tag Continuous is just above every
-random seed (39.6 at most). The COVID-19 economy is judged by the nation's welfare, which the governors determine: about
-360 at random, 448 at constant level 7. RICE is judged by the utility of all regions: 191 at random, 226 at the best
-constant rates."""
+    *(Task(**each) for each in _TASKS["to_end"]),
+]
+"""Tasks of runs to the end: every run config."""
 
 
 # ------------------------------------------------------------------ points

@@ -17,7 +17,7 @@ from ..core.errors import CompareError
 from ..core.point import ORACLE, Point, Preset, class_and_config
 from ..core.record import Record
 from .cases import CASES
-from .many_steps import modes
+from .env_step import modes
 from .shared import env_point, is_outside
 
 OUTSIDE_CASES: Final = ("env_step", "many_steps")

@@ -6,12 +6,14 @@ import functools
 import math
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from warpdrive_min import BACKENDS
 from warpdrive_min.packages import is_class_path
 
+from ..core.archive import read_toml
 from ..core.point import ON_CPU, PLAIN, Mode, Point, Preset
 
 if TYPE_CHECKING:
@@ -36,14 +38,9 @@ ON_GPU: Final = tuple(name for name in BACKENDS if name not in ON_CPU)
 ENVS_FOLDER: Final = Path(__file__).resolve().parents[2] / "envs"
 """Folder of the environments, in a checkout or a wheel."""
 
-EPISODE_LENGTHS: Final = {
-    "cartpole": 500,
-    "mountain_car": 500,
-    "continuous_mountain_car": 1_000,
-    "acrobot": 500,
-    "pendulum": 500,
-}
-"""Episode lengths of environments with one agent, as in WarpDrive's run configs."""
+_CONFIGS: Final = read_toml(Path(__file__).with_name("environments.toml"))
+EPISODE_LENGTHS: Final[Mapping[str, int]] = _CONFIGS["episode_lengths"]
+"""Episode lengths of environments with one agent."""
 FULLY_OBSERVED_AGENTS: Final = 110
 """Agents up to which Tag GridWorld observes all others.
 
@@ -69,41 +66,22 @@ def env_config(env: str, n_agents: int, neighbor_search: str = "auto", n_taggers
     """
     if env in EPISODE_LENGTHS:
         return {"episode_length": EPISODE_LENGTHS[env]}
-    if env == "covid19_economy":
-        return {"episode_length": 540}
+    config: dict[str, Any] = _CONFIGS["others"][env]
     if env == "rice":
         return {"num_regions": n_agents}
     if env == "tag_gridworld":
-        return {
-            "num_taggers": n_agents - 1,
-            "grid_length": 100,
-            "episode_length": 100,
-            "wall_hit_penalty": 0.1,
-            "tag_penalty_for_runner": 5.0,
-            "use_full_observation": n_agents <= FULLY_OBSERVED_AGENTS,
-            "seed": 20,
-        }
+        return config | {"num_taggers": n_agents - 1, "use_full_observation": n_agents <= FULLY_OBSERVED_AGENTS}
+    if env == "covid19_economy":
+        return config
     n_taggers = n_taggers or max(1, n_agents // 11)
     side = TAG_SIDE * (math.sqrt(n_agents / ROOMY_AGENTS) if n_agents > CROWDED_AGENTS else 1)
-    return {
+    return config | {
         "num_taggers": n_taggers,
         "num_runners": n_agents - n_taggers,
         "grid_length": side,
-        "episode_length": 500,
-        "max_acceleration": 0.1,
-        "min_acceleration": -0.1,
-        "max_turn": 2.356,
-        "min_turn": -2.356,
-        "num_acceleration_levels": 20,
-        "num_turn_levels": 20,
-        "use_full_observation": False,
         "num_other_agents_observed": min(10, n_agents - 1),
         "neighbor_search": neighbor_search,
         "tagging_distance": 0.02 * TAG_SIDE / side,
-        "tag_reward_for_tagger": 10.0,
-        "tag_penalty_for_runner": -10.0,
-        "end_of_game_reward_for_runner": 1.0,
-        "seed": SEED,
     }
 
 
