@@ -25,6 +25,7 @@ from warpdrive_min.environment import (
     as_actions,
     earliest_truncation,
     environment_constants,
+    own_state,
     push_environment,
     require_actions,
     seed_resets,
@@ -121,6 +122,7 @@ class EnvWrapper:
         self._registrar = env_registrar or default_registrar
         self.env: Any = env_obj if env_obj is not None else self._create(env_name, env_config)
         check_environment(self.env)
+        self._fresh = copy.copy(self.env) if self.can_be_repeated else None
         flags = {"auto_reset": auto_reset, "exact": exact, "debug": debug}
         self.auto_reset, self.exact, self.debug = (require_type(name, value, bool) for name, value in flags.items())
         num_envs, seed = require_int("num_envs", num_envs), require_int("seed", seed, 0, 2**64 - 1)
@@ -194,13 +196,15 @@ class EnvWrapper:
     def like(self, num_envs: int, *, seed: int = 0, auto_reset: bool = False) -> Self:
         """Return a new, unreset wrapper of the same environment and backend.
 
+        Its environment has the state of this one's before the first reset; see `own_state`.
+
         Raises:
             ConfigError: The environment is not an `Environment`, or a subclass has another constructor.
         """
         rule, do = "cannot be copied", "derive it from Environment, or use `BorrowedEnvs`"
         require(self.can_be_repeated, f"environment {self.name!r}", rule, type(self.env), do)
         return type(self)(
-            copy.copy(self.env),
+            copy.copy(self._fresh),
             num_envs=num_envs,
             blocks_per_env=self.blocks_per_env if self.blocks_per_env > 1 else None,
             env_backend=self.env_backend,
@@ -555,8 +559,8 @@ class EnvWrapper:
 class BorrowedEnvs:
     """Reset and step the environments temporarily; `restore` restores them.
 
-    For users' environments, which may hold modules, handles or open files that cannot be copied. It saves all arrays,
-    and of the environment object only the attributes' values. Synchronises.
+    For users' environments, which may hold modules, handles or open files that cannot be copied. It saves all arrays
+    and the attributes' values, and the environment plays with a copy of its `own_state`. Synchronises.
 
     Args:
         wrapper: Wrapper of the environments; reset first if it was not.
@@ -576,6 +580,7 @@ class BorrowedEnvs:
         self.wrapper = wrapper
         self._arrays = {name: data.tensor(name).clone() for name in data.array_names()}
         self._attributes = dict(vars(wrapper.env))
+        vars(wrapper.env).update(own_state(self._attributes))
         self._auto_reset = wrapper.auto_reset
         wrapper.auto_reset = False
         self.start(seed)
