@@ -7,7 +7,7 @@ import os
 import warnings
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Self, overload
+from typing import Any, ClassVar, Self
 
 import torch
 
@@ -39,7 +39,6 @@ from warpdrive_min.rollouts import (
     RANDOM,
     Keep,
     Policy,
-    PolicySteps,
     RolloutEnvironment,
     RolloutMode,
     Rollouts,
@@ -167,7 +166,7 @@ class EnvWrapper:
         self._load(sources, testing_bin_filename)
         self._rollouts: Rollouts | None = None
         self._of_one_row: CUDAFunctionManager | None = None
-        self._bound: dict[tuple[int, Keep, str | Policy, str], tuple[Launch, Any]] = {}
+        self._bound: dict[tuple[int, Keep, str | Policy, str], tuple[Launch, Steps]] = {}
         self._sampler: CUDASampler | None = None
         for name, stages in sequences.items():
             self.cuda_function_manager.define_sequence(name, stages)
@@ -397,21 +396,6 @@ class EnvWrapper:
         """
         return self.prepared_rollouts().mode_of(policy)
 
-    @overload
-    def rollout(
-        self,
-        n_steps: int,
-        policy: str | torch.Tensor = ...,
-        *,
-        keep: Keep = ...,
-        sampler: CUDASampler | None = ...,
-    ) -> Steps: ...
-
-    @overload
-    def rollout(
-        self, n_steps: int, policy: Policy, *, keep: Keep = ..., sampler: CUDASampler | None = ...
-    ) -> PolicySteps: ...
-
     def rollout(
         self,
         n_steps: int,
@@ -419,7 +403,7 @@ class EnvWrapper:
         *,
         keep: Keep = "last",
         sampler: CUDASampler | None = None,
-    ) -> Steps | PolicySteps:
+    ) -> Steps:
         """Take env steps in all copies; enqueues, does not synchronise.
 
         With ``exact`` the results are bit-identical to single draws and steps on every backend. Without it they are
@@ -455,21 +439,6 @@ class EnvWrapper:
         launch()
         return steps
 
-    @overload
-    def bound_rollout(
-        self,
-        n_steps: int,
-        policy: str | torch.Tensor = ...,
-        *,
-        keep: Keep = ...,
-        sampler: CUDASampler | None = ...,
-    ) -> tuple[Launch, Steps]: ...
-
-    @overload
-    def bound_rollout(
-        self, n_steps: int, policy: Policy, *, keep: Keep = ..., sampler: CUDASampler | None = ...
-    ) -> tuple[Launch, PolicySteps]: ...
-
     def bound_rollout(
         self,
         n_steps: int,
@@ -477,7 +446,7 @@ class EnvWrapper:
         *,
         keep: Keep = "last",
         sampler: CUDASampler | None = None,
-    ) -> tuple[Launch, Steps | PolicySteps]:
+    ) -> tuple[Launch, Steps]:
         """Return a rollout's launch and output tensors.
 
         The launch may be called often or captured in a CUDA graph. Arguments and errors are those of `rollout`.
@@ -488,10 +457,7 @@ class EnvWrapper:
                 data, functions = self.cuda_data_manager, self.cuda_function_manager
                 self._sampler = own_sampler(data, functions, self.env, self._seed)
             sampler = self._sampler
-        if isinstance(policy, str | torch.Tensor):
-            return rollouts.bound(n_steps, policy, keep, sampler)
-        assert sampler is not None
-        return rollouts.bound_policy(n_steps, policy, keep, sampler)
+        return rollouts.bound(n_steps, policy, keep, sampler)
 
     def prepared_rollouts(self) -> Rollouts:
         """Return this wrapper's rollouts; it must have ``auto_reset``.
