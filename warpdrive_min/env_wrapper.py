@@ -7,7 +7,7 @@ import os
 import warnings
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Self, overload
+from typing import Any, ClassVar, Self
 
 import torch
 
@@ -25,6 +25,7 @@ from warpdrive_min.environment import (
     as_actions,
     earliest_truncation,
     environment_constants,
+    own_state,
     push_environment,
     require_actions,
     seed_resets,
@@ -38,7 +39,6 @@ from warpdrive_min.rollouts import (
     RANDOM,
     Keep,
     Policy,
-    PolicySteps,
     RolloutEnvironment,
     RolloutMode,
     Rollouts,
@@ -121,6 +121,7 @@ class EnvWrapper:
         self._registrar = env_registrar or default_registrar
         self.env: Any = env_obj if env_obj is not None else self._create(env_name, env_config)
         check_environment(self.env)
+        self._fresh = copy.copy(self.env) if self.can_be_repeated else None
         flags = {"auto_reset": auto_reset, "exact": exact, "debug": debug}
         self.auto_reset, self.exact, self.debug = (require_type(name, value, bool) for name, value in flags.items())
         num_envs, seed = require_int("num_envs", num_envs), require_int("seed", seed, 0, 2**64 - 1)
@@ -165,7 +166,7 @@ class EnvWrapper:
         self._load(sources, testing_bin_filename)
         self._rollouts: Rollouts | None = None
         self._of_one_row: CUDAFunctionManager | None = None
-        self._bound: dict[tuple[int, Keep, str | Policy, str], tuple[Launch, Any]] = {}
+        self._bound: dict[tuple[int, Keep, str | Policy, str], tuple[Launch, Steps]] = {}
         self._sampler: CUDASampler | None = None
         for name, stages in sequences.items():
             self.cuda_function_manager.define_sequence(name, stages)
@@ -194,13 +195,15 @@ class EnvWrapper:
     def like(self, num_envs: int, *, seed: int = 0, auto_reset: bool = False) -> Self:
         """Return a new, unreset wrapper of the same environment and backend.
 
+        Its environment has the state of this one's before the first reset; see `own_state`.
+
         Raises:
             ConfigError: The environment is not an `Environment`, or a subclass has another constructor.
         """
         rule, do = "cannot be copied", "derive it from Environment, or use `BorrowedEnvs`"
         require(self.can_be_repeated, f"environment {self.name!r}", rule, type(self.env), do)
         return type(self)(
-            copy.copy(self.env),
+            copy.copy(self._fresh),
             num_envs=num_envs,
             blocks_per_env=self.blocks_per_env if self.blocks_per_env > 1 else None,
             env_backend=self.env_backend,
@@ -393,21 +396,6 @@ class EnvWrapper:
         """
         return self.prepared_rollouts().mode_of(policy)
 
-    @overload
-    def rollout(
-        self,
-        n_steps: int,
-        policy: str | torch.Tensor = ...,
-        *,
-        keep: Keep = ...,
-        sampler: CUDASampler | None = ...,
-    ) -> Steps: ...
-
-    @overload
-    def rollout(
-        self, n_steps: int, policy: Policy, *, keep: Keep = ..., sampler: CUDASampler | None = ...
-    ) -> PolicySteps: ...
-
     def rollout(
         self,
         n_steps: int,
@@ -415,7 +403,7 @@ class EnvWrapper:
         *,
         keep: Keep = "last",
         sampler: CUDASampler | None = None,
-    ) -> Steps | PolicySteps:
+    ) -> Steps:
         """Take env steps in all copies; enqueues, does not synchronise.
 
         With ``exact`` the results are bit-identical to single draws and steps on every backend. Without it they are
@@ -451,21 +439,6 @@ class EnvWrapper:
         launch()
         return steps
 
-    @overload
-    def bound_rollout(
-        self,
-        n_steps: int,
-        policy: str | torch.Tensor = ...,
-        *,
-        keep: Keep = ...,
-        sampler: CUDASampler | None = ...,
-    ) -> tuple[Launch, Steps]: ...
-
-    @overload
-    def bound_rollout(
-        self, n_steps: int, policy: Policy, *, keep: Keep = ..., sampler: CUDASampler | None = ...
-    ) -> tuple[Launch, PolicySteps]: ...
-
     def bound_rollout(
         self,
         n_steps: int,
@@ -473,7 +446,7 @@ class EnvWrapper:
         *,
         keep: Keep = "last",
         sampler: CUDASampler | None = None,
-    ) -> tuple[Launch, Steps | PolicySteps]:
+    ) -> tuple[Launch, Steps]:
         """Return a rollout's launch and output tensors.
 
         The launch may be called often or captured in a CUDA graph. Arguments and errors are those of `rollout`.
@@ -484,10 +457,7 @@ class EnvWrapper:
                 data, functions = self.cuda_data_manager, self.cuda_function_manager
                 self._sampler = own_sampler(data, functions, self.env, self._seed)
             sampler = self._sampler
-        if isinstance(policy, str | torch.Tensor):
-            return rollouts.bound(n_steps, policy, keep, sampler)
-        assert sampler is not None
-        return rollouts.bound_policy(n_steps, policy, keep, sampler)
+        return rollouts.bound(n_steps, policy, keep, sampler)
 
     def prepared_rollouts(self) -> Rollouts:
         """Return this wrapper's rollouts; it must have ``auto_reset``.
@@ -555,8 +525,8 @@ class EnvWrapper:
 class BorrowedEnvs:
     """Reset and step the environments temporarily; `restore` restores them.
 
-    For users' environments, which may hold modules, handles or open files that cannot be copied. It saves all arrays,
-    and of the environment object only the attributes' values. Synchronises.
+    For users' environments, which may hold modules, handles or open files that cannot be copied. It saves all arrays
+    and the attributes' values, and the environment plays with a copy of its `own_state`. Synchronises.
 
     Args:
         wrapper: Wrapper of the environments; reset first if it was not.
@@ -576,6 +546,7 @@ class BorrowedEnvs:
         self.wrapper = wrapper
         self._arrays = {name: data.tensor(name).clone() for name in data.array_names()}
         self._attributes = dict(vars(wrapper.env))
+        vars(wrapper.env).update(own_state(self._attributes))
         self._auto_reset = wrapper.auto_reset
         wrapper.auto_reset = False
         self.start(seed)

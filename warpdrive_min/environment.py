@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import random
 import sys
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
@@ -33,6 +36,9 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 Arrays = Mapping[str, Array]
 Observations = dict[Hashable, Any]
+PLAIN = (complex, float, int, str, np.ndarray, np.generic, np.random.Generator, np.random.RandomState, random.Random,
+         torch.Generator)  # fmt: skip
+"""Classes of an environment's own state, alone or in containers; see `own_state`."""
 Transition = tuple[Observations, dict[Hashable, float], dict[str, bool], dict[str, Any]]
 
 
@@ -198,9 +204,9 @@ class Environment(CUDAEnvironmentContext):
         self._single: SingleEnvironment | None = None
 
     def __copy__(self) -> Self:
-        """Return another environment of the same config that shares all attributes."""
+        """Return another environment of the same config, with `own_state` of its own."""
         made = object.__new__(type(self))
-        vars(made).update(vars(self), _single=None)
+        vars(made).update({**vars(self), **own_state(vars(self)), "_single": None})
         return made
 
     def settle_blocks(self, blocks_per_env: int | None, language: Language) -> int:
@@ -327,6 +333,23 @@ def trainer_arrays(
 
 
 # ------------------------------------------------------------------ shared by the wrapper and a single environment
+
+
+def own_state(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Copy an environment's own Python state: the attributes that are plain data.
+
+    Plain are numbers, texts, NumPy's arrays, random generators, and lists, dicts and sets of these. Managers, spaces,
+    modules, handles and others are not copied.
+    """
+    return copy.deepcopy({name: value for name, value in attributes.items() if _is_plain(value)})
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return all(map(_is_plain, value.values()))
+    if isinstance(value, list | tuple | Set | deque):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, PLAIN)
 
 
 def agent_sets(env: Any) -> dict[str, list[Hashable]]:

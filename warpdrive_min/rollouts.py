@@ -53,36 +53,22 @@ class Steps(NamedTuple):
     terminated: torch.Tensor
     truncated: torch.Tensor
     done: torch.Tensor
-
-
-class PolicySteps(NamedTuple):
-    """Results of a rollout with a policy, with log-probabilities and values.
-
-    See `Steps`.
-    """
-
-    sampled_actions: torch.Tensor
-    observations: torch.Tensor
-    final_observations: torch.Tensor
-    rewards: torch.Tensor
-    terminated: torch.Tensor
-    truncated: torch.Tensor
-    done: torch.Tensor
-    log_probs: torch.Tensor
-    """Log-probabilities of the actions, ``(n_steps, n_envs, n_agents)``.
+    log_probs: torch.Tensor | None = None
+    """Log-probabilities of a model's actions, ``(n_steps, n_envs, n_agents)``.
 
     Of the last step only: ``(n_envs, n_agents)``.
     """
-    values: torch.Tensor | None
-    """Values of the observations before each step, shaped as ``log_probs``.
-
-    None: the policy has no value.
-    """
-    first_observations: torch.Tensor
-    """Observations before the first step, ``(n_envs, n_agents, ...)``.
+    values: torch.Tensor | None = None
+    """A model's values of the observations before each step, shaped as ``log_probs``."""
+    first_observations: torch.Tensor | None = None
+    """Observations before a model's first step, ``(n_envs, n_agents, ...)``.
 
     Those before a later step are ``observations`` of the step before.
     """
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Return the tensors by name, without those of a model where none acted."""
+        return {name: tensor for name, tensor in self._asdict().items() if tensor is not None}
 
 
 class Policy(Protocol):
@@ -161,81 +147,85 @@ class Rollouts:
         self._kernel(keeps_all=keeps_all, is_random=is_random)
         return RolloutMode("stepwise", self._obstacle) if self._obstacle else RolloutMode("fused")
 
-    def bound(
-        self, n_steps: int, policy: str | torch.Tensor, keep: Keep, sampler: CUDASampler | None
-    ) -> tuple[Launch, Steps]:
-        """Return a launch of ``n_steps`` steps, and its output tensors.
-
-        The tensors are the same each time.
-
-        Raises:
-            ConfigError: A rule about an argument is broken.
-            DataError: The actions have another shape, dtype or device.
-        """
-        data, is_random = self._subject.data, isinstance(policy, str)
-        _check(n_steps, keep)
-        if is_random:
-            rule = "policy must be 'random', a tensor of actions or a model"
-            require(policy == RANDOM, "rollout", rule, policy)
-        arrays = {name: data.tensor(name) for name in (ACTIONS, *KEPT)}
-        given: dict[str, torch.Tensor] = {}
-        if keep == "all":
-            given = {name: _zeros(n_steps, name, array) for name, array in arrays.items()}
-        if isinstance(policy, torch.Tensor):
-            want = (n_steps, *arrays[ACTIONS].shape), arrays[ACTIONS].dtype, data.device
-            got = tuple(policy.shape), policy.dtype, policy.device
-            rule = f"actions must be contiguous {want[1]} of shape {want[0]} on {want[2]}"
-            require(got == want and policy.is_contiguous(), "rollout", rule, got, error=DataError)
-            given[ACTIONS] = policy.detach()
-        kernel = self._kernel(keeps_all=keep == "all", is_random=is_random)
-        if kernel is None:
-            launch = self._stepwise(n_steps, given, sampler if is_random else None)
-        else:
-            untouched: dict[str, Argument] = {
-                "draws": data.tensor(EPISODE),
-                "seed": data.tensor(RESET_SEED),
-                "stream": 0,
-            }
-            more = sampler.counters(data) if sampler is not None and is_random else untouched
-            launch = self._fused(kernel, n_steps, given, more)
-        last = {**arrays, **(given if keep == "all" else {})}
-        return launch, Steps(**{name.strip("_"): tensor for name, tensor in last.items()})
-
-    # -------------------------------------------------------------- with a policy
-
     def mode_of(self, policy: Policy) -> RolloutMode:
         """Return the form of rollouts with a policy; may compile a kernel.
 
         Raises:
-            ConfigError: As `bound_policy`.
+            ConfigError: The policy needs more than observations.
         """
         self._check_policy(policy)
         perceptron = perceptron_of(policy)
         kernel = self._kernel_of(perceptron, is_tf32=_allows_tf32(perceptron))
         return RolloutMode("stepwise", kernel) if isinstance(kernel, str) else RolloutMode("fused")
 
-    def bound_policy(
-        self, n_steps: int, policy: Policy, keep: Keep, sampler: CUDASampler
-    ) -> tuple[Launch, PolicySteps]:
-        """Return a launch of ``n_steps`` steps with a policy, and its tensors.
+    def bound(
+        self, n_steps: int, policy: str | torch.Tensor | Policy, keep: Keep, sampler: CUDASampler | None
+    ) -> tuple[Launch, Steps]:
+        """Return a launch of ``n_steps`` steps, and its output tensors.
+
+        The tensors are the same each time. Only a tensor of actions needs no sampler.
 
         Raises:
             ConfigError: A rule about an argument is broken, or the policy needs more than observations.
+            DataError: The actions have another shape, dtype or device.
         """
-        _check(n_steps, keep)
-        self._check_policy(policy)
-        data, keeps_all = self._subject.data, keep == "all"
-        arrays = {name: data.tensor(name) for name in (ACTIONS, *KEPT)}
-        observations = arrays[Constants.OBSERVATIONS]
-        n_rows = n_steps if keeps_all else 1
+        require_int("rollout.n_steps", n_steps)
+        require(keep in ("last", "all"), "rollout", "keep must be 'last' or 'all'", keep)
+        if isinstance(policy, str):
+            rule = "policy must be 'random', a tensor of actions or a model"
+            require(policy == RANDOM, "rollout", rule, policy)
+        elif not isinstance(policy, torch.Tensor):
+            self._check_policy(policy)
+        arrays = {name: self._subject.data.tensor(name) for name in (ACTIONS, *KEPT)}
+        given = {name: _zeros(n_steps, name, array) for name, array in arrays.items() if keep == "all"}
+        said: dict[str, Any] = {}
+        if isinstance(policy, str | torch.Tensor):
+            actions = None if isinstance(policy, str) else policy.detach()
+            launch = self._bound_actions(n_steps, actions, given, sampler)
+            if keep == "all" and actions is not None:
+                said[ACTIONS] = actions
+        else:
+            assert sampler is not None
+            launch, said = self._bound_policy(n_steps, policy, given, sampler)
+        return launch, Steps(**{name.strip("_"): each for name, each in (arrays | given | said).items()})
+
+    def _bound_actions(
+        self,
+        n_steps: int,
+        actions: torch.Tensor | None,
+        given: Mapping[str, torch.Tensor],
+        sampler: CUDASampler | None,
+    ) -> Launch:
+        """Return a launch with given actions, or with random ones for None."""
+        data, keeps_all = self._subject.data, bool(given)
+        if actions is not None:
+            array = data.tensor(ACTIONS)
+            want = (n_steps, *array.shape), array.dtype, data.device
+            got = tuple(actions.shape), actions.dtype, actions.device
+            rule = f"actions must be contiguous {want[1]} of shape {want[0]} on {want[2]}"
+            require(got == want and actions.is_contiguous(), "rollout", rule, got, error=DataError)
+            given, sampler = {**given, ACTIONS: actions}, None
+        kernel = self._kernel(keeps_all=keeps_all, is_random=actions is None)
+        if kernel is None:
+            return self._stepwise(n_steps, given, sampler)
+        untouched: dict[str, Argument] = {"draws": data.tensor(EPISODE), "seed": data.tensor(RESET_SEED), "stream": 0}
+        return self._fused(kernel, n_steps, given, sampler.counters(data) if sampler is not None else untouched)
+
+    # -------------------------------------------------------------- with a policy
+
+    def _bound_policy(
+        self, n_steps: int, policy: Policy, given: Mapping[str, torch.Tensor], sampler: CUDASampler
+    ) -> tuple[Launch, dict[str, torch.Tensor | None]]:
+        """Return a launch with a policy, and its tensors among those of `Steps`."""
+        data, keeps_all = self._subject.data, bool(given)
+        observations, n_rows = data.tensor(Constants.OBSERVATIONS), n_steps if given else 1
         said = {
-            name: torch.zeros(n_rows, *arrays[Constants.REWARDS].shape, device=data.device, dtype=torch.float32)
+            name: torch.zeros(n_rows, *data.tensor(Constants.REWARDS).shape, device=data.device, dtype=torch.float32)
             for name in POLICY_OUTPUTS
         }
         seen = observations.new_zeros((n_rows + 1, *observations.shape))
-        given = {name: _zeros(n_steps, name, array) for name, array in arrays.items() if keeps_all}
         if keeps_all:
-            given[Constants.OBSERVATIONS] = seen[1:]
+            given = {**given, Constants.OBSERVATIONS: seen[1:]}
         perceptron = perceptron_of(policy)
         kernel = self._kernel_of(perceptron, keeps_all=keeps_all, is_tf32=_allows_tf32(perceptron))
         if isinstance(kernel, str):
@@ -249,12 +239,10 @@ class Rollouts:
             seen[0].copy_(observations)
             act()
 
-        has_values = getattr(policy, "has_value", True)
         log_probs, values = (each if keeps_all else each[0] for each in said.values())
-        kept = {name.strip("_"): tensor for name, tensor in {**arrays, **given}.items()}
-        return launch, PolicySteps(
-            **kept, log_probs=log_probs, values=values if has_values else None, first_observations=seen[0]
-        )
+        has_values = getattr(policy, "has_value", True)
+        said_or_none = {"log_probs": log_probs, "values": values if has_values else None}
+        return launch, {**given, **said_or_none, "first_observations": seen[0]}
 
     def bound_collection(
         self,
@@ -279,7 +267,7 @@ class Rollouts:
             is_tf32: Products use TF32, without correction to the precision of float32.
 
         Raises:
-            ConfigError: As `bound_policy`.
+            ConfigError: As `bound`.
         """
         self._check_policy(policy)
         acting = perceptron_of(policy)
@@ -559,11 +547,6 @@ POLICY_DRAW_CONSTANTS: Final[dict[str, Constant]] = {
 """Constants for a policy's draws: one choice from logits, with log-probability."""
 POLICY_OUTPUTS: Final = ("log_probs", "values")
 """Outputs of a policy for each step, apart from its actions."""
-
-
-def _check(n_steps: int, keep: Keep) -> None:
-    require_int("rollout.n_steps", n_steps)
-    require(keep in ("last", "all"), "rollout", "keep must be 'last' or 'all'", keep)
 
 
 def _zeros(n_steps: int, name: str, array: torch.Tensor) -> torch.Tensor:

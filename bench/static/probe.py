@@ -22,7 +22,7 @@ from functools import partial
 from importlib import metadata
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 import torch
@@ -300,7 +300,8 @@ def environment(program: Mapping[str, Any], backend: str, trace: Trace) -> Itera
     if not program.get("auto_reset", True):
         yield trace.part("reset_only_done_envs", n_envs, wrapper.reset_only_done_envs)
     elif is_ours and not roles and (more or wrapper.rollout_mode.name == "fused"):
-        for keep in ("last", "all"):
+        keeps: tuple[Literal["last", "all"], ...] = ("last", "all")
+        for keep in keeps:
             yield trace.part(f"rollout_{keep}", n_envs, partial(wrapper.rollout, n_steps, keep=keep))
         if more:
             actions = wrapper.rollout(n_steps, keep="all").sampled_actions.clone()
@@ -309,7 +310,7 @@ def environment(program: Mapping[str, Any], backend: str, trace: Trace) -> Itera
             for name, network in NETWORKS.items() if more else [("with_policy", {"activation": "tanh"})]:
                 model = _policy(wrapper, network)
                 takes = more or wrapper.rollout_mode_of(model).name == "fused"
-                for keep in ("last", "all")[not more :] if takes else ():
+                for keep in keeps[not more :] if takes else ():
                     yield trace.part(f"rollout_{name}", n_envs, partial(wrapper.rollout, n_steps, model, keep=keep))
     yield trace.part("draw", n_envs, random_policy(wrapper, SEED))
     if not is_ours:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 import numpy as np
@@ -250,8 +251,16 @@ class TagContinuous(Environment):
         n_choices = [len(self.config.acceleration_actions), len(self.config.turn_actions)]
         self.action_space = dict.fromkeys(range(self.num_agents), MultiDiscrete(n_choices))
         self.agent_types, self._start = self._draw()
-        self.taggers = {agent: True for agent in range(self.num_agents) if self.agent_types[agent] == 1}
-        self.runners = {agent: True for agent in range(self.num_agents) if self.agent_types[agent] == 0}
+
+    @cached_property
+    def taggers(self) -> dict[int, bool]:
+        """Ids of taggers; all are True."""
+        return dict.fromkeys(np.flatnonzero(self.agent_types == 1).tolist(), True)
+
+    @cached_property
+    def runners(self) -> dict[int, bool]:
+        """Ids of runners; all are True."""
+        return dict.fromkeys(np.flatnonzero(self.agent_types == 0).tolist(), True)
 
     def _draw(self) -> tuple[NDArray[np.int32], dict[str, NDArray[np.float32]]]:
         """Draw types and the fixed start in WarpDrive's order, for equal seeds."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Annotated, Any, ClassVar, Final
 
 import numpy as np
@@ -169,8 +170,16 @@ class TagGridWorld(Environment):
         self.num_agents = self.config.n_agents
         self.episode_length = self.config.episode_length
         self.action_space = {agent: Discrete(N_ACTIONS) for agent in range(self.num_agents)}
-        self.taggers = dict.fromkeys(range(self.config.num_taggers), True)
-        self.runners = {self.config.num_taggers: True}
+
+    @cached_property
+    def taggers(self) -> dict[int, bool]:
+        """Ids of taggers; all are True."""
+        return dict.fromkeys(range(self.config.num_taggers), True)
+
+    @cached_property
+    def runners(self) -> dict[int, bool]:
+        """The runner's id; it is True."""
+        return {self.config.num_taggers: True}
 
     @property
     def bytes_per_step(self) -> int:

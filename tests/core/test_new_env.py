@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -57,20 +58,26 @@ def test_starter_passes_its_own_test(tmp_path):
 
 
 def test_starter_trains_as_its_page_says(tmp_path):
-    """The starter's page has commands that train and evaluate it."""
+    """The starter's page has commands that train and evaluate it; its config learns.
+
+    The first iteration's mean return is 0.6, and the best policy's about 1.06.
+    """
     package = write_starter("lake_walk", tmp_path)
     page = (package / "README.md").read_text()
     commands = re.findall(r"^python -m (warpdrive_min (?:train|evaluate).*?)(?: +#.*)?$", page, re.MULTILINE)
     assert [each.split()[1] for each in commands] == ["train", "evaluate"]
-    small = ["trainer.num_envs=20", "trainer.num_episodes=20", "trainer.train_batch_size=1000"]
-    more = {"train": ["--results-dir", "r", *(word for value in small for word in ("--set", value))], "evaluate": []}
+    small = ["trainer.num_envs=200", "trainer.num_episodes=2000", "trainer.train_batch_size=4000"]
+    train = ["--results-dir", "r", *(word for value in small for word in ("--set", value))]
+    more = {"train": train, "evaluate": ["--json"]}
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_ENABLE_CUDASIM": "0"}
     for each in commands:
         _, name, *rest = each.replace("RUN", "runs/lake_walk/first/r").split()
         words = [sys.executable, "-m", "warpdrive_min", name, *rest, "--backend", "cpu", *more[name]]
         run = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
         assert run.returncode == 0, run.stdout + run.stderr
-    assert "iteration 1, env_steps 1000" in run.stdout
+    result = json.loads(run.stdout)
+    assert result["env_steps"] == 100_000
+    assert result["policies"]["shared"]["mean_return"] > 0.9
 
 
 def test_starter_leaves_no_placeholder(tmp_path):

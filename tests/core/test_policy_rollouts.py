@@ -23,7 +23,7 @@ from warpdrive_min.errors import CompileError, ConfigError
 from warpdrive_min.function_manager import BLOCKS_PER_WORKER, LANES, LaunchShape
 from warpdrive_min.perceptron import Packed, Perceptron
 from warpdrive_min.rng import STREAM_ACTIONS, philox, uniform
-from warpdrive_min.rollouts import POLICY_DRAW_CONSTANTS, PolicySteps
+from warpdrive_min.rollouts import POLICY_DRAW_CONSTANTS, Steps
 from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.config import ModelConfig, precision
 from warpdrive_min.training.models.fully_connected import FullyConnected
@@ -53,7 +53,7 @@ def model_of(wrapper: EnvWrapper, **config: Any) -> FullyConnected:
     return model.to(wrapper.cuda_data_manager.device)
 
 
-def evaluated(model: FullyConnected, steps: PolicySteps) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def evaluated(model: FullyConnected, steps: Steps) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return torch's logits and values for a rollout, and its log-probabilities."""
     with torch.no_grad():
         logits, values = model(torch.cat([steps.first_observations[None], steps.observations[:-1]]))
@@ -142,7 +142,7 @@ def test_equal_logits_give_the_same_rollout_one_by_one(backend):
     Bit-equal logits make all draws equal, with a used sampler too.
     """
     n_envs, n_steps = (3, 2) if is_simulated(backend) else (70, 6)
-    wrappers, steps = [made("cartpole", backend, n_envs) for _ in range(2)], list[PolicySteps]()
+    wrappers, steps = [made("cartpole", backend, n_envs) for _ in range(2)], list[Steps]()
     for wrapper in wrappers:
         model = only_biases(model_of(wrapper, fc_dims=(64, 64), activation="tanh"))
         data, sampler = wrapper.cuda_data_manager, CUDASampler(wrapper.cuda_function_manager)

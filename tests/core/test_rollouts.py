@@ -47,7 +47,7 @@ def assert_same(got: EnvWrapper, want: EnvWrapper, keep: str = "last") -> None:
 
 def assert_kept(steps: Steps, index: int, want: EnvWrapper) -> None:
     """Assert that a stored step is ``want``'s latest."""
-    for name, kept in steps._asdict().items():
+    for name, kept in steps.tensors().items():
         array = want.cuda_data_manager.tensor("_done_" if name == "done" else name).to(kept.dtype)
         assert (kept.dtype == torch.bool) == (name in ("done", "terminated", "truncated"))
         ended = steps.done[index] != 0 if name == "final_observations" else slice(None)

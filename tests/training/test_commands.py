@@ -397,15 +397,19 @@ def test_train_explains_its_paths(backend, member, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_train_keeps_what_a_resumed_run_is_of(trained):
-    """A resumed run keeps its seed and environment."""
+@pytest.mark.parametrize("explain", [(), ("--explain",)])
+def test_train_keeps_what_a_resumed_run_is_of(trained, explain):
+    """A resumed run keeps its seed, environment, sizes and GPUs; `--explain` refuses what the run would."""
     folder, _ = trained
+    assert not explain or run("train", "--resume", folder, *explain).exit_code == 0
     for more, message in (
         (["--seed", "4"], "a resumed run keeps its seed (got 4)"),
         (["-e", "acrobot"], "was trained in CartPole (got 'acrobot')"),
         (["--set", "trainer.num_envs=4"], "must be of this run's environment and sizes"),
+        (["--set", "policy.shared.model.fc_dims=[4]"], f"checkpoint_{N_ITERATIONS:09d}"),
+        (["--gpus", "2"], "train.gpus: a resumed run keeps its number of GPUs, 1 (got 2)"),
     ):
-        result = run("train", "--resume", folder, *more)
+        result = run("train", "--resume", folder, *more, *explain)
         assert result.exit_code == 1
         assert message in result.output
 

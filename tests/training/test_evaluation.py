@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+import threading
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,7 +17,7 @@ from warpdrive_min import EnvWrapper
 from warpdrive_min.dialect.episodes import episode_states, of_all
 from warpdrive_min.dialect.layout import WarpDriveLayout
 from warpdrive_min.errors import ConfigError, DataError
-from warpdrive_min.training.loop.evaluation import MAX_KEPT, EvaluationEnvs, evaluate
+from warpdrive_min.training.loop.evaluation import MAX_KEPT, EvaluationEnvs, Evaluator, evaluate
 
 
 class Always(torch.nn.Module):
@@ -129,6 +132,54 @@ def test_ddpg_is_evaluated_without_noise(tmp_path):
     first, second = (trainer.evaluate(4, greedy=greedy) for greedy in (True, False))
     assert first == second
     assert trainer.evaluate(4, seed=1) != first
+
+
+# ------------------------------------------------------------------ the environment's own state
+
+
+class Drifting(Clock):
+    """Clock whose Python step changes lists and generators, and rewards by them."""
+
+    def __init__(self):
+        super().__init__()
+        self.past, self.by_name = [], {"latest": np.zeros(1)}
+        self.generators = (np.random.default_rng(3), random.Random(4), torch.Generator().manual_seed(5))
+        self.lock = threading.Lock()
+
+    def step(self, actions=None):
+        result = super().step(actions)
+        of_numpy, of_python, of_torch = self.generators
+        self.past.append(of_numpy.random() + of_python.random() + torch.rand(1, generator=of_torch).item())
+        self.by_name["latest"] += self.past[-1]
+        self.cuda_data_manager.tensor("rewards").add_(sum(self.past) + float(self.by_name["latest"][0]))
+        return result
+
+
+class OwnWrapper(EnvWrapper):
+    """Wrapper with another constructor, so evaluations borrow its environments."""
+
+    def __init__(self, env):
+        super().__init__(env, num_envs=5)
+
+
+@pytest.mark.parametrize("wrap", [OwnWrapper, partial(EnvWrapper, num_envs=5, auto_reset=True)])
+def test_evaluations_share_no_python_state_with_training(wrap):
+    """Lists and generators change neither later scores nor training."""
+    (wrapper, alone) = made = [wrap(Drifting()) for _ in range(2)]
+    for each in made:
+        each.reset()
+    evaluator = Evaluator(wrapper, ALL)
+    models = {"shared": Always()}
+    first = evaluator.scores(models, 5)
+    assert first["shared"].mean_return > 42.1
+    assert evaluator.scores(models, 5) == first == Evaluator(wrapper, ALL).scores(models, 5)
+    for each in made:
+        each.step()
+        each.step()
+    assert len(wrapper.env.past) == 2
+    assert wrapper.env.past == alone.env.past
+    if wrapper.can_be_repeated:
+        assert Evaluator(wrapper, ALL).scores(models, 5) == first == evaluator.scores(models, 5)
 
 
 # ------------------------------------------------------------------ kept environments and graphs

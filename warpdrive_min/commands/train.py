@@ -7,7 +7,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -150,7 +150,7 @@ def train(
         kind = Trainer if size is None else PopulationTrainer
         if explain:
             require(not auto_scale, "train.explain", "cannot be used with --auto-scale", do="leave one of them out")
-            _explain(kind(make_wrapper(run.trainer.num_envs * (size or 1)), run, verbose=False))
+            _explain(kind(make_wrapper(run.trainer.num_envs * (size or 1)), run, verbose=False), plan)
         elif auto_scale:
             for option, value in (("results-dir", results_dir), ("iterations", iterations)):
                 rule = "cannot be used with --auto-scale, which trains nothing"
@@ -245,8 +245,11 @@ def _plan(
         run = header.config
     else:  # keep the run's backend: the file's may not run here
         given = {"trainer.env_backend": header.config.trainer.env_backend, **given}
+    run, n_gpus = _with(run, given), header.environment["ranks"]
+    rule = f"a resumed run keeps its number of GPUs, {n_gpus:,}"
+    require(is_rank() or run.trainer.num_gpus == n_gpus, "train.gpus", rule, run.trainer.num_gpus, "leave it out")
     folder = str(found.parent.parent.resolve()) if found.parent.name == checkpoint.FOLDER else None
-    return Plan(name, _with(run, given), found, results_dir if resume != LATEST and results_dir else folder)
+    return Plan(name, run, found, results_dir if resume != LATEST and results_dir else folder)
 
 
 def _with(run: RunConfig, given: Mapping[str, Any]) -> RunConfig:
@@ -395,7 +398,11 @@ def _say_certificate(certifier: Certifier) -> None:
     say(f"  verify:   {PROGRAM} verify {shlex.quote(str(certifier.path))}")
 
 
-def _explain(trainer: Trainer) -> None:
+def _explain(trainer: Trainer, plan: Plan) -> None:
+    if plan.checkpoint is not None:
+        saved, header = checkpoint.load(plan.checkpoint)
+        here = header.environment | {"ranks": trainer.world.size}  # one process explains a run of several
+        trainer.load_state(saved, replace(header, environment=here), plan.checkpoint)
     for policy, choices in trainer.choices.items():
         say(f"policy {policy}:")
         for line in explained(choices):

@@ -14,7 +14,7 @@ from warpdrive_min import BACKENDS, EnvWrapper, capture
 from warpdrive_min.agreement.compare import errors
 from warpdrive_min.constants import FINAL_OBSERVATIONS, Constants
 from warpdrive_min.rng import STREAM_ACTIONS, philox, seed_words, uniform
-from warpdrive_min.rollouts import Policy, PolicySteps, Steps
+from warpdrive_min.rollouts import Policy, Steps
 from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.config import ModelConfig, precision
 from warpdrive_min.training.models.fully_connected import FullyConnected
@@ -50,7 +50,7 @@ def random_steps(point: Point) -> Timed:
     launch()
     n_bytes, n_ops = 0, wrapper.env.ops_per_step  # the state does not move through memory
     if point["kept"] == "all":
-        n_bytes = sum(each[0][0].nbytes for name, each in steps._asdict().items() if name != FINAL_OBSERVATIONS)
+        n_bytes = sum(each[0][0].nbytes for name, each in steps.tensors().items() if name != FINAL_OBSERVATIONS)
     elif point["n_agents"] > 1:
         n_ops = 0  # agents may not see each other, and the cost of that part of a step is undeclared
     return timed_steps(
@@ -126,7 +126,7 @@ def network(point: Point, wrapper: EnvWrapper) -> FullyConnected:
 # ------------------------------------------------------------------ check
 
 
-def policy_agrees(point: Point, steps: PolicySteps) -> Check:
+def policy_agrees(point: Point, steps: Steps) -> Check:
     """Check a policy's steps against torch and NumPy, in a smaller run.
 
     The results of its actions must be bit-identical. Log-probabilities and values may differ by `ROUNDING`, and actions
@@ -138,9 +138,9 @@ def policy_agrees(point: Point, steps: PolicySteps) -> Check:
     acting: Policy = model if point["mode"] == "fused" else lambda seen: model(seen)
     with torch.no_grad(), precision_of(point):
         of_twin = twin.rollout(CHECKED_STEPS, acting, keep="all")
-    got = {name: tensor.cpu() for name, tensor in of_twin._asdict().items()}
+    got = {name: tensor.cpu() for name, tensor in of_twin.tensors().items()}
     first = oracle.cuda_data_manager.tensor("observations")[None].clone()
-    want = oracle.rollout(CHECKED_STEPS, got["sampled_actions"], keep="all")._asdict()
+    want = oracle.rollout(CHECKED_STEPS, got["sampled_actions"], keep="all").tensors()
     with torch.no_grad():
         logits, values = network(point, oracle)(torch.cat([first, want["observations"][:-1]]))
     log_probs = torch.log_softmax(logits, -1)
@@ -151,7 +151,7 @@ def policy_agrees(point: Point, steps: PolicySteps) -> Check:
     rounding = ROUNDING[point.get("precision", FP32)]
     probabilities = log_probs[:, :, 0].double().exp().numpy()
     n_wrong = count_wrong_draws(got["sampled_actions"][:, :, 0, 0].numpy(), probabilities, rounding)
-    is_finite = are_finite(steps.observations, steps.log_probs)
+    is_finite = are_finite(steps.observations, steps.tensors()["log_probs"])
     return Check(
         passed=is_finite and moved == 0 and said <= rounding and n_wrong == 0,
         max_error=max(moved, said),

@@ -11,6 +11,7 @@ import torch
 
 from warpdrive_min.constants import DONE
 from warpdrive_min.env_wrapper import BorrowedEnvs, EnvWrapper
+from warpdrive_min.environment import own_state
 from warpdrive_min.errors import require, require_int
 from warpdrive_min.graph import capture
 from warpdrive_min.sampler import CUDASampler
@@ -163,11 +164,10 @@ class EvaluationEnvs:
         if not self._start:
             self._start = {name: array.clone() for name, array in arrays.items()}
             self._attributes = dict(attributes)
-            return
         for name, array in arrays.items():
             array.copy_(self._start[name])
         attributes.clear()
-        attributes.update(self._attributes)
+        attributes.update(self._attributes | own_state(self._attributes))
 
     def _step(self, greedy: bool) -> None:
         """Act, step and add the rewards of running episodes; enqueues."""
