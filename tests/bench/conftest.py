@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench.core import machine, record
+from bench.process import server
 from bench.workloads import memory
 
 A_LITTLE = 1 << 30
@@ -30,6 +31,12 @@ def _packages_stay(monkeypatch):
     It takes 1/3 s, and each record asks.
     """
     monkeypatch.setattr(machine, "dependencies_hash", dependencies_hash)
+
+
+@pytest.fixture(autouse=True)
+def _no_wait(monkeypatch):
+    """Do not wait for idle threads: fakes have none."""
+    monkeypatch.setattr(server, "wait_until_idle", lambda: None)
 
 
 RESULTS = machine.ROOT / "results"
