@@ -32,6 +32,10 @@ CLOCKS_AGREE: Final = 0.02
 """Relative difference of device and wall time above which records note it."""
 
 
+WATCH_S: Final = 5.5
+"""Duration of telemetry that includes energy, s."""
+
+
 class MeasureError(RuntimeError):
     """A point cannot be timed reliably."""
 
@@ -56,7 +60,7 @@ class Plan:
     """Samples of a point with one process per sample."""
     n_long_starts: int = 5
     """The same if a process takes many seconds."""
-    watch_s: float = 5.5
+    watch_s: float = WATCH_S
     """Duration of telemetry while the device repeats a point, s.
 
     The energy counter is included from 5 s."""
@@ -335,10 +339,20 @@ class Timer:
         if sampler.telemetry is None:
             return None, sampler.reason
         kind, amount = next(iter(facts.work.items()))
-        moved = pcie_bytes_per(sampler.telemetry, amount * self.runs * len(samples))
-        per_unit = f"pcie_bytes_per_{kind.removesuffix('s')}"
+        units, unit = amount * self.runs * len(samples), kind.removesuffix("s")
+        joules = sampler.telemetry.energy_j
+        per_unit = {
+            f"pcie_bytes_per_{unit}": pcie_bytes_per(sampler.telemetry, units),
+            f"joules_per_{unit}": None if joules is None else joules / units,
+        }
         slower = median(samples) / median_ns - 1
-        return {**asdict(sampler.telemetry), per_unit: moved, "watched_slower_by": slower}, ""
+        return {**asdict(sampler.telemetry), **per_unit, "watched_slower_by": slower}, ""
+
+    def joules_per_unit(self, window_s: float) -> float | None:
+        """Repeat the work for a time; return its energy per unit, J; None if unread."""
+        telemetry, _ = self.measure_telemetry(window_s, math.inf)
+        unit = next(iter(self._timed.facts.work)).removesuffix("s")
+        return (telemetry or {}).get(f"joules_per_{unit}")
 
     def _time(self, runs: int) -> tuple[int, int | None]:
         def block() -> None:

@@ -44,6 +44,8 @@ class Estimate:
     """Meaning of both ends; None: a 95 % interval over seeds or rounds, or no spread."""
     note: str = ""
     """Limitation of the figure, as text."""
+    sides: tuple[str, str] = ("", "")
+    """Values of both sides with units, as text; empty: the figure is not a ratio."""
 
     @classmethod
     def of_ratio(cls, ratio: Ratio, *records: Record) -> Estimate:

@@ -157,6 +157,11 @@ class Server(Dispatcher):
             wait_until_idle()
         return {"wall_ns": wall_ns, "device_ns": device_ns}
 
+    def energy(self, window_s: float) -> Message:
+        """Repeat the work for a time; return ``joules_per_unit``, or null. Waits."""
+        assert self._timer is not None, "a point is warmed up before its energy is measured"
+        return {"joules_per_unit": self._timer.joules_per_unit(window_s)}
+
     def start_process(self, index: int) -> Message:
         """Run the process of a sample; return ``wall_ns`` and its parts, s. Waits."""
         assert isinstance(self._work, ColdStart), "a point of new processes is set up before they start"
