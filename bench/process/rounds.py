@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -291,6 +292,9 @@ def _of_turns(halves: Sequence[RoundSide], samples: Sequence[Message]) -> Measur
     """Return the times of one side's turns."""
     reply, devices = halves[0].reply, tuple(each["device_ns"] for each in samples if each["device_ns"] is not None)
     joules = [half.joules for half in halves]
+    throttled = Counter[str]()
+    for half in halves:
+        throttled.update(half.end.get("throttled", {}))
     undisturbed = [sample["is_undisturbed"] for sample in samples if "is_undisturbed" in sample]
     return Measurement(
         samples_ns=tuple(sample["wall_ns"] for sample in samples),
@@ -304,6 +308,7 @@ def _of_turns(halves: Sequence[RoundSide], samples: Sequence[Message]) -> Measur
             "turns_from_one_state": bool(reply["goes_back"]),
             **({"undisturbed_rounds": sum(undisturbed)} if undisturbed else {}),
             **({"joules_per_unit": joules} if all(joules) else {}),
+            **({"throttled_samples": dict(throttled)} if throttled else {}),
         },
         unread={
             "roofline": "a comparison is of times alone",

@@ -180,7 +180,8 @@ class Server(Dispatcher):
         try:
             host = self._host.after(self._work.facts.device)
             check = self._work.check_after(with_reference_run=with_twin)
-            return {"check": asdict(check.require("after")), "host": host.model_dump()}
+            throttled = self._timer.throttled if self._timer else {}
+            return {"check": asdict(check.require("after")), "host": host.model_dump(), "throttled": throttled}
         finally:
             self._free()
 
