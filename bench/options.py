@@ -16,7 +16,7 @@ from .core import machine
 from .core.archive import read_toml
 from .core.case import Job
 from .core.errors import CompareError
-from .core.measure import Timed
+from .core.measure import Once, Timed
 from .core.point import ABSENT, PLAIN, Point, Preset, PresetName, matches, unmet_condition, why_no_plain
 from .core.record import RESULTS, Record, RecordError, new_run_id, read_all, reporting_skipped_lines, selected
 from .process.sweep import read_existing
@@ -220,9 +220,14 @@ LEAST_THRESHOLDS: Final[Mapping[str, float]] = _OF_GATES["least_thresholds"]
 """Smallest threshold of a gate, by case."""
 
 
-def threshold_of(case: str, threshold: float) -> float:
+def threshold_of(case: str, threshold: float, quantity: str = "time") -> float:
     """Return a gate's threshold for a case: the given one, or its smallest."""
-    return max(threshold, LEAST_THRESHOLDS.get(case, 0.0))
+    return max(threshold, LEAST_THRESHOLDS.get(case, 0.0), LEAST_THRESHOLDS.get(quantity, 0.0))
+
+
+def has_energy(job: Job) -> bool:
+    """True if a gate also compares a point's energy."""
+    return any(matches({"case": job.case.name, **job.point}, each) for each in _OF_GATES["energy"])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -257,8 +262,10 @@ class Choice:
         return selected(found, self.cases, self.where)
 
 
-def chosen(choice: Choice) -> list[Job]:
+def chosen(choice: Choice, with_untimed: bool = False) -> list[Job]:
     """Return the timed points that can run here; print each missing backend.
+
+    With ``with_untimed`` also those of memory and learning.
 
     Raises:
         CompareError: A case, axis or value is unknown.
@@ -268,7 +275,8 @@ def chosen(choice: Choice) -> list[Job]:
         require_cases(choice.cases)
     with as_compare_error():
         require_known(choice.where)
-        wanted = [job for job in jobs(choice.preset, cases) if job.case.is_paired and matches(job.point, choice.where)]
+        wanted = [job for job in jobs(choice.preset, cases) if job.case.is_paired or (with_untimed and is_once(job))]
+        wanted = [job for job in wanted if matches(job.point, choice.where)]
         require_met([*cases, *choice.where], wanted)
     return runnable(wanted, availability(), "left out")
 
@@ -291,9 +299,14 @@ def as_compare_error(before: str = "") -> Iterator[None]:
         raise CompareError(f"{before}{error}") from error
 
 
-def gated(choice: Choice) -> list[Job]:
+def is_once(job: Job) -> bool:
+    """True if a point is of memory or learning, which are run once."""
+    return job.case.workload is Once
+
+
+def gated(choice: Choice, with_untimed: bool = False) -> list[Job]:
     """Return the points of a gate that can run here; see `chosen`."""
-    found = chosen(choice)
+    found = chosen(choice, with_untimed)
     if choice.cases:
         return found
     if choice.preset == "smoke":  # new processes take seconds in each preset

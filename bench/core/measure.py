@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from . import machine
 from .exclusive import exclusive
-from .nvml import Sampler, pcie_bytes_per
+from .nvml import Sampler, ThrottleWatch, pcie_bytes_per
 from .point import Check, Facts, Measurement, Metric, Preset
 from .stats import median, median_interval, spread
 
@@ -28,8 +28,14 @@ FEWEST: Final = 9
 """Minimum number of samples of slow work.
 
 It is the smallest number whose shortest and longest sample lie outside the median's interval."""
+MOST_DISCARDED: Final = 20
+"""Throttled samples that a point repeats; then the GPU is always throttled, and they are kept."""
 CLOCKS_AGREE: Final = 0.02
 """Relative difference of device and wall time above which records note it."""
+
+
+WATCH_S: Final = 5.5
+"""Duration of telemetry that includes energy, s."""
 
 
 class MeasureError(RuntimeError):
@@ -56,7 +62,7 @@ class Plan:
     """Samples of a point with one process per sample."""
     n_long_starts: int = 5
     """The same if a process takes many seconds."""
-    watch_s: float = 5.5
+    watch_s: float = WATCH_S
     """Duration of telemetry while the device repeats a point, s.
 
     The energy counter is included from 5 s."""
@@ -286,6 +292,9 @@ class Timer:
         self.runs = 1
         """Runs per sample."""
         self.warm_up: dict[str, Any] | None = None
+        self.throttled: dict[str, int] = {}
+        """Throttled samples, ``discarded`` and ``kept``; empty: none."""
+        self._throttle = ThrottleWatch(timed.facts.device)
 
     def prepare(self, plan: Plan) -> None:
         """Choose the sample length, and warm up until the medians of blocks agree."""
@@ -294,8 +303,19 @@ class Timer:
 
     def sample(self) -> tuple[float, float | None]:
         """Return wall and (on a GPU) device time of one run, ns."""
-        wall, device = self._time(self.runs)
+        wall, device = self._sample()
         return wall / self.runs, None if device is None else device / self.runs
+
+    def _sample(self) -> tuple[int, int | None]:
+        """Time a sample; repeat it while the GPU is throttled (`MOST_DISCARDED`)."""
+        while True:
+            taken = self._time(self.runs)
+            if not self._throttle.is_throttled():
+                return taken
+            fate = "discarded" if self.throttled.get("discarded", 0) < MOST_DISCARDED else "kept"
+            self.throttled[fate] = self.throttled.get(fate, 0) + 1
+            if fate == "kept":
+                return taken
 
     def measurement(self, plan: Plan) -> Measurement:
         """Take samples until the median is precise enough."""
@@ -303,7 +323,7 @@ class Timer:
         devices: list[float] = []
         reason, spent = "", 0
         while not reason:
-            wall, device = self._time(self.runs)
+            wall, device = self._sample()
             spent += wall
             walls.append(wall / self.runs)
             if device is not None:
@@ -315,7 +335,7 @@ class Timer:
             runs_per_sample=self.runs,
             stop_reason=reason,
             warm_up=self.warm_up,
-            notes=_clock_note(walls, devices),
+            notes=_clock_note(walls, devices) | ({"throttled_samples": self.throttled} if self.throttled else {}),
         )
 
     def measure_telemetry(self, window_s: float, median_ns: float) -> tuple[dict[str, Any] | None, str]:
@@ -335,10 +355,20 @@ class Timer:
         if sampler.telemetry is None:
             return None, sampler.reason
         kind, amount = next(iter(facts.work.items()))
-        moved = pcie_bytes_per(sampler.telemetry, amount * self.runs * len(samples))
-        per_unit = f"pcie_bytes_per_{kind.removesuffix('s')}"
+        units, unit = amount * self.runs * len(samples), kind.removesuffix("s")
+        joules = sampler.telemetry.energy_j
+        per_unit = {
+            f"pcie_bytes_per_{unit}": pcie_bytes_per(sampler.telemetry, units),
+            f"joules_per_{unit}": None if joules is None else joules / units,
+        }
         slower = median(samples) / median_ns - 1
-        return {**asdict(sampler.telemetry), per_unit: moved, "watched_slower_by": slower}, ""
+        return {**asdict(sampler.telemetry), **per_unit, "watched_slower_by": slower}, ""
+
+    def joules_per_unit(self, window_s: float) -> float | None:
+        """Repeat the work for a time; return its energy per unit, J; None if unread."""
+        telemetry, _ = self.measure_telemetry(window_s, math.inf)
+        unit = next(iter(self._timed.facts.work)).removesuffix("s")
+        return (telemetry or {}).get(f"joules_per_{unit}")
 
     def _time(self, runs: int) -> tuple[int, int | None]:
         def block() -> None:
@@ -403,7 +433,7 @@ def _stop_reason(samples: list[float], spent_ns: int, plan: Plan) -> str:
     return f"{plan.measure_cap_s:g} s" if is_late else ""
 
 
-def _clock_note(walls: list[float], devices: list[float]) -> dict[str, str]:
+def _clock_note(walls: list[float], devices: list[float]) -> dict[str, Any]:
     if not devices:
         return {}
     wall, device = median(walls), median(devices)

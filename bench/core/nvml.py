@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -67,6 +68,7 @@ class Telemetry:
     sm_clock_mhz: Series | None
     memory_clock_mhz: Series | None
     power_w: Series | None
+    power_limit_w: Series | None
     temperature_c: Series | None
     energy_j: float | None
     throttle_reasons: dict[str, float] | None
@@ -218,6 +220,7 @@ SERIES: Final[Mapping[str, Callable[[Any, Any], float]]] = {
     "sm_clock_mhz": lambda nvml, handle: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
     "memory_clock_mhz": lambda nvml, handle: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM),
     "power_w": lambda nvml, handle: nvml.nvmlDeviceGetPowerUsage(handle) / 1000,
+    "power_limit_w": lambda nvml, handle: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000,
     "temperature_c": lambda nvml, handle: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
 }
 """Fields of `Telemetry` that are a `Series`, with their readers."""
@@ -249,6 +252,40 @@ def other_users(device: torch.device) -> int | None:
             return _count_others(nvml.nvmlDeviceGetComputeRunningProcesses(handle))
     except Exception:  # noqa: BLE001  (the measurement continues without what NVML lacks here)
         return None
+
+
+STATE: Final = ("sm_clock_mhz", "memory_clock_mhz", "power_w", "power_limit_w", "temperature_c")
+"""Fields of `SERIES` that `gpu_state` reads."""
+
+
+def gpu_state(device: torch.device) -> dict[str, float] | None:
+    """Read our GPU's clocks, power and temperature; None on a CPU or if unknown."""
+    state = {}
+    with contextlib.suppress(Exception), open_device(device) as (nvml, handle):
+        for name in STATE:
+            with contextlib.suppress(Exception):  # the library or the driver lacks the function
+                state[name] = float(SERIES[name](nvml, handle))
+    return state or None
+
+
+class ThrottleWatch:
+    """Reads whether a GPU is throttled; never, on a CPU or without NVML."""
+
+    def __init__(self, device: torch.device) -> None:
+        opened = contextlib.ExitStack()
+        weakref.finalize(self, opened.close)
+        self._read: Callable[[], list[str]] | None = None
+        with contextlib.suppress(Exception):  # the measurement continues without what NVML lacks here
+            nvml, handle = opened.enter_context(open_device(device))
+            self._read = lambda: names_of(nvml, clock_reasons(nvml, handle))
+
+    def is_throttled(self) -> bool:
+        """True if power, heat or hardware lowers the clocks now."""
+        try:
+            return self._read is not None and any(name not in NOT_THROTTLED for name in self._read())
+        except Exception:  # noqa: BLE001  (a lost GPU fails the work itself)
+            self._read = None
+            return False
 
 
 @contextlib.contextmanager

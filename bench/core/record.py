@@ -141,6 +141,8 @@ class Host(Model):
     """Cores that the process is pinned to; null: it may use all."""
     gpu_users: Index | None = None
     """Other processes on the GPU at the end; null if unknown or on a CPU."""
+    gpu: Annotated[dict[str, Amount], Plain] | None = None
+    """Clocks, power, its limit and temperature at the end; null on a CPU, without NVML or in older records."""
     others_busy: Amount | None = None
     """Largest share over rounds of our cores that other processes kept busy.
 
@@ -157,8 +159,8 @@ class Host(Model):
 
     def after(self, device: torch.device) -> Host:
         """Read the host's state after the measurement."""
-        users = nvml.other_users(device)
-        return self.model_copy(update={"load_after": cores.load(), "gpu_users": users})
+        gpu = {"gpu_users": nvml.other_users(device), "gpu": nvml.gpu_state(device)}
+        return self.model_copy(update={"load_after": cores.load(), **gpu})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

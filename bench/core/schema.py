@@ -175,6 +175,7 @@ class NoteFields(TypedDict, total=False):
     version: str | None
     counts: str
     members: dict[str, Any]
+    throttled_samples: dict[str, Size]
     code: str
     blocks: Size | None
     threads: Size | None

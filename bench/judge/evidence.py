@@ -44,6 +44,8 @@ class Estimate:
     """Meaning of both ends; None: a 95 % interval over seeds or rounds, or no spread."""
     note: str = ""
     """Limitation of the figure, as text."""
+    sides: tuple[str, str] = ("", "")
+    """Values of both sides with units, as text; empty: the figure is not a ratio."""
 
     @classmethod
     def of_ratio(cls, ratio: Ratio, *records: Record) -> Estimate:
@@ -157,7 +159,8 @@ def disturbances(record: Record) -> list[str]:
     contended = ["another process used the GPU"] if record.is_contended else []
     reasons = throttling(record.telemetry)
     slowed = [f"throttled by {name} in {share:.0%} of the samples" for name, share in reasons.items()]
-    return contended + slowed
+    kept = record.notes.get("throttled_samples", {}).get("kept")
+    return contended + slowed + ([f"the GPU was throttled in {kept} samples"] if kept else [])
 
 
 MOST_OTHERS: Final = 0.1

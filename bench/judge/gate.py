@@ -30,7 +30,7 @@ from ..core.case import Job
 from ..core.errors import CompareError, FileError, NotComparable, NothingMeasured
 from ..core.point import PresetName, command_line, point_name
 from ..core.record import Context, Record, existing_files, read_all
-from ..core.stats import CONFIDENCE, holm, smallest_detectable
+from ..core.stats import CONFIDENCE, holm, median, smallest_detectable
 from ..options import (
     COMPARISONS,
     Archs,
@@ -39,6 +39,8 @@ from ..options import (
     Resume,
     Where,
     gated,
+    has_energy,
+    is_once,
     refuse_unused,
     resumed_or_new_run_id,
     say,
@@ -48,14 +50,15 @@ from ..process.checkouts import WORKING_TREE, checkouts
 from ..process.interleaved import ROUNDS, Limit, Pair, PairFiles, PairResults, measure_revisions
 from ..process.stopping import register_outputs
 from ..process.sweep import measure_missing
-from ..show.columns import Column
+from ..show.columns import Column, unsettled
 from ..static import verdict
 from ..workloads.cases import CASES
 from ..workloads.outside import job_of, names_of
+from . import untimed
 from .calibration import CALIBRATIONS, Calibration, noise, read, store
 from .evidence import Estimate, Evidence, Judgement, check_allowed, key, mismatches, name_of, position
 from .outcomes import KIND_OF_CODE, Report
-from .pairing import caveats, is_file, ns_column, pair_records
+from .pairing import caveats, is_file, pair_records
 from .sequential import FALSE_ALARMS, MOST_ROUNDS, is_below, is_decided, p_slower, smallest_found
 
 THRESHOLD: Final = 0.015
@@ -297,12 +300,14 @@ def from_records(
     report.add("not comparable", *refused)
     report.notes += sorted({f"allowed mismatch: {each}" for pair in pairs for each in pair.mismatched})
     judge_into(report, [pair for pair in pairs if key(pair.a) in expected & there], calibrations)
+    judge_untimed(report, baseline, records, allowed)
 
 
 def from_revision(report: Report, choice: Choice) -> None:
     """Fill a report from interleaved rounds of a revision and this code."""
-    points = gated(choice)
-    if not points:
+    every = gated(choice, True)
+    points, once = [job for job in every if not is_once(job)], [job for job in every if is_once(job)]
+    if not every:
         raise NothingMeasured(
             f"gate: no point of preset {choice.preset} can run here and passes --case and --where; "
             f"{options.why_none(choice) or '`python -m bench list` shows cases, axes and backends'}"
@@ -311,13 +316,22 @@ def from_revision(report: Report, choice: Choice) -> None:
     require_writable(choice.out, "--out")
     register_outputs(outputs.a, outputs.b, words=("--resume", choice.run_id))
     both = report.baseline, WORKING_TREE
-    decided = partial(_is_decided, threshold=report.threshold, n_points=len(points))
+    n_tests = len(points) + sum(map(has_energy, points))
+    decided = partial(_is_decided, threshold=report.threshold, n_points=n_tests)
     has_rounds = ROUNDS[choice.preset] > 1  # preset smoke is too short to compare processes
     limit = Limit(rounds=choice.most_rounds if has_rounds else None, is_decided=decided, end=choice.end)
     try:
+        if once:
+            before, now = untimed.measure(once, report.baseline, choice, choice.run_id, outputs)
+            report.add("broken", *Evidence.of(now).failed.values())
+            judge_untimed(report, before, now)
+        if not points:
+            return
         if has_rounds and choice.calibrates:
             report.notes += calibrate_if_needed(points, report.baseline, choice)
-        seen = measure_revisions(points, both, choice.preset, choice.run_id, say, outputs, choice.at_once, limit)
+        seen = measure_revisions(
+            points, both, choice.preset, choice.run_id, say, outputs, choice.at_once, limit, has_energy
+        )
     except Stopped:
         pairs = {pair.name: pair for pair in outputs.pairs()}
         names = [point_name(job.case.name, job.point) for job in points]
@@ -336,6 +350,14 @@ def judge_rounds(report: Report, seen: PairResults, choice: Choice) -> None:
         report.add("left out", f"{what} ({', '.join(seen.missing)}); --resume {choice.run_id} continues")
     report.notes += [f"unreliable times: {pair.name}: {each}" for pair in seen.pairs for each in caveats(pair)]
     judge_into(report, seen.pairs, choice.calibrations, choice.most_rounds)
+
+
+def judge_untimed(report: Report, before: Sequence[Record], now: Sequence[Record], allowed: Sequence[str] = ()) -> None:
+    """Add judgements of memory and learning."""
+    found = untimed.judge(before, now, allowed)
+    report.rows += found.rows
+    report.add("changed", *found.changed)
+    report.add("not comparable", *found.refused)
 
 
 def calibrate_if_needed(points: Sequence[Job], baseline: str, choice: Choice) -> list[str]:
@@ -407,6 +429,7 @@ def judge_into(report: Report, pairs: Sequence[Pair], calibrations: Path, most_r
     calibration, notes = calibration_of([pair.b for pair in pairs], calibrations)
     if not all(pair.ratio.between_processes for pair in pairs):  # rounds show their noise
         report.notes += notes
+    pairs = [*pairs, *(energy for pair in pairs if (energy := pair.energy))]
     rows = judge(pairs, report.threshold, calibration, most_rounds)
     report.rows += rows
     if rows:
@@ -433,9 +456,7 @@ def judge(
     Source: for asking from both sides of a margin, Schuirmann 1987, "A comparison of the two one-sided tests procedure
     and the power approach".
     """
-    drafts = [
-        _draft(pair, threshold_of(pair.b.case, threshold), calibration, len(pairs), most_rounds) for pair in pairs
-    ]
+    drafts = [_draft(pair, _threshold(pair, threshold), calibration, len(pairs), most_rounds) for pair in pairs]
     adjusted = holm([p for *_, p in drafts])
     return [_judged(draft, by_rounds, p) for (draft, by_rounds, _), p in zip(drafts, adjusted, strict=True)]
 
@@ -444,7 +465,7 @@ def _draft(
     pair: Pair, threshold: float, calibration: Calibration | None, n_points: int, most_rounds: int
 ) -> tuple[Row, bool, float]:
     """Return a raw judgement, whether it is by rounds, and the raw p-value."""
-    ratio, known = pair.ratio, calibration.of(pair.b) if calibration else None
+    ratio, known = pair.ratio, calibration.of(pair.b) if calibration and pair.quantity == "time" else None
     is_own = known is not None and known.point == pair.b.point
     by_rounds, region = pair.comparison is not None and ratio.between_processes, (0.0, 1 + threshold)
     if pair.comparison and by_rounds:
@@ -463,14 +484,30 @@ def _draft(
         limit, is_ok = max(threshold, smallest), position((ratio.low, ratio.high), region) == "inside"
     if known and (is_own or not by_rounds):
         words += ", calibrated" if is_own else f", calibrated at {point_name(known.case, known.point)}"
-    estimate, verdict = replace(Estimate.of_ratio(ratio, pair.a, pair.b), note=words), "ok" if is_ok else "inconclusive"
+    estimate = replace(Estimate.of_ratio(ratio, pair.a, pair.b), note=words, sides=_sides(pair))
+    verdict = "ok" if is_ok else "inconclusive"
     row = Judgement(subject=pair.name, estimate=estimate, region=region, limit=limit, verdict=verdict)
     return row, by_rounds, p
 
 
 def _is_decided(pair: Pair, threshold: float, n_points: int) -> bool:
-    assert pair.comparison is not None, "rounds are compared"
-    return is_decided(pair.comparison.rounds, threshold_of(pair.b.case, threshold), n_points)
+    compared = [(each.comparison, _threshold(each, threshold)) for each in (pair, pair.energy) if each]
+    return all(comparison and is_decided(comparison.rounds, limit, n_points) for comparison, limit in compared)
+
+
+def _threshold(pair: Pair, threshold: float) -> float:
+    return threshold_of(pair.b.case, threshold, pair.quantity)
+
+
+def _sides(pair: Pair) -> tuple[str, str]:
+    """Return the time or energy of a unit of work on both sides, as text."""
+
+    def text(record: Record) -> str:
+        if pair.quantity == "energy":
+            return f"{1e6 * median(record.notes['joules_per_unit']):.4g} uJ"
+        return f"{median(record.unit_ns):.4g}{unsettled(record)} ns"
+
+    return text(pair.a), text(pair.b)
 
 
 def _judged(draft: Row, by_rounds: bool, p: float) -> Row:
@@ -481,16 +518,20 @@ def _judged(draft: Row, by_rounds: bool, p: float) -> Row:
         is_slower = p < FALSE_ALARMS
     else:
         is_slower = draft.verdict != "ok" and p < (1 - CONFIDENCE) / 2 and estimate.value >= 1 + draft.limit
-    why = f"{_slower(estimate)}, a slow-down of {_share(draft.limit)} would be found, p = {p:.2g}"
+    why = f"{_change(estimate)}, a slow-down of {_share(draft.limit)} would be found, p = {p:.2g}"
     return replace(draft, p=p, verdict="regression" if is_slower else draft.verdict, reasons=(why,))
 
 
-def _slower(estimate: Estimate) -> str:
-    """Return a slow-down with its interval, as text."""
+def _change(estimate: Estimate) -> str:
+    """Return a change with its interval, as text; a positive one is worse."""
+    if estimate.low == estimate.high:
+        return f"{estimate.value - 1:+.2%}" if estimate.note == untimed.EXACT else ""
     return f"{estimate.value - 1:+.2%} ({estimate.low - 1:+.2%} to {estimate.high - 1:+.2%})"
 
 
 def _share(limit: float) -> str:
+    if math.isnan(limit):
+        return ""
     return "more than 100 %" if math.isinf(limit) else f"{limit:.2%}"
 
 
@@ -524,11 +565,11 @@ def calibration_of(records: Sequence[Record], folder: Path) -> tuple[Calibration
 
 COLUMNS: Final[tuple[Column[Row], ...]] = (
     Column("point", lambda row: row.subject),
-    ns_column("before, ns per unit", 0),
-    ns_column("now, ns per unit", 1),
-    Column("slower by (95 % interval)", lambda row: _slower(row.estimate) if row.estimate else ""),
-    Column("smallest slow-down that is found", lambda row: _share(row.limit)),
-    Column("p (Holm)", lambda row: f"{row.p:.2g}"),
+    Column("before, per unit", lambda row: row.estimate.sides[0] if row.estimate else ""),
+    Column("now, per unit", lambda row: row.estimate.sides[1] if row.estimate else ""),
+    Column("change (95 % interval)", lambda row: _change(row.estimate) if row.estimate else ""),
+    Column("smallest change that is found", lambda row: _share(row.limit)),
+    Column("p (Holm)", lambda row: "" if row.p is None else f"{row.p:.2g}"),
     Column("source of the noise estimate", lambda row: row.estimate.note if row.estimate else ""),
     Column("outcome", lambda row: row.verdict),
 )

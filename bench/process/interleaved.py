@@ -10,9 +10,9 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from ..core.case import Job
 from ..core.errors import NotComparable
@@ -42,6 +42,8 @@ class Pair:
     """Interleaved comparison; None: the two were measured at different times."""
     mismatched: tuple[str, ...] = ()
     """Differing fields that were allowed."""
+    quantity: Literal["time", "energy"] = "time"
+    """Quantity that is compared."""
 
     @classmethod
     def of(cls, a: Record, b: Record, comparison: Comparison) -> Pair:
@@ -62,6 +64,15 @@ class Pair:
     def ratio(self) -> Ratio:
         """Time of side B divided by time of side A."""
         return self.comparison.ratio() if self.comparison else unpaired_ratio(self.a.unit_ns, self.b.unit_ns)
+
+    @property
+    def energy(self) -> Pair | None:
+        """Comparison of both sides' joules; None unless two rounds have them."""
+        a, b = (record.notes.get("joules_per_unit", []) for record in (self.a, self.b))
+        if len(a) < 2 or not b:
+            return None
+        comparison = Comparison.of(self.a, self.b, [[each] for each in log_ratios(a, b)])
+        return replace(self, name=f"{self.name}: energy", comparison=comparison, quantity="energy")
 
     def p_slower(self, by: float = 0.0) -> float:
         """One-sided p-value that B is slower by more than a fraction."""
@@ -218,22 +229,35 @@ def measure_revisions(
     outputs: PairFiles | None = None,
     at_once: int = 1,
     limit: Limit | None = None,
+    energy: Callable[[Job], bool] = lambda job: False,
 ) -> PairResults:
     """Measure points on the code of two revisions; see `measure_all`.
+
+    On a GPU the rounds of points for which ``energy`` is true also measure it.
 
     Raises:
         NotComparable: git does not know a revision, or the sides have different versions of a case.
         WorkerError: The code of a revision cannot be imported.
     """
     with revisions(*names) as starts:
-        sides = [sides_of(run_id, job.case, (job.point, job.point), starts) for job in todo]
+        sides = [
+            sides_of(run_id, job.case, (job.point, job.point), starts, has_energy=energy(job) and preset != "smoke")
+            for job in todo
+        ]
         return measure_all(sides, preset, say, outputs, at_once, limit)
 
 
-def sides_of(run_id: str, case: CaseVersion, points: tuple[Point, Point], starts: Sequence[Start]) -> tuple[Side, Side]:
+def sides_of(
+    run_id: str,
+    case: CaseVersion,
+    points: tuple[Point, Point],
+    starts: Sequence[Start],
+    *,
+    has_energy: bool = False,
+) -> tuple[Side, Side]:
     """Return two sides of a case, with runs named after their letters."""
     a, b = (
-        Side(case=case, point=point, start=start, run_id=f"{run_id}-{letter}")
+        Side(case=case, point=point, start=start, run_id=f"{run_id}-{letter}", has_energy=has_energy)
         for letter, point, start in zip("ab", points, starts, strict=True)
     )
     return a, b

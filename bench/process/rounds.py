@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -12,7 +13,7 @@ from typing import Final
 
 from ..core.errors import NotComparable
 from ..core.machine import OtherProcesses, loop_ns
-from ..core.measure import PLANS, measurement_of_starts, rates
+from ..core.measure import PLANS, WATCH_S, measurement_of_starts, rates
 from ..core.point import Check, Facts, Measurement, Point, Preset
 from ..core.record import CaseVersion, Context, Host, Record, StartTime
 from .worker import Message, RequestHandler, Start, WorkerError
@@ -42,6 +43,8 @@ class Side:
     """Time for sampling a block, s; at least two samples.
 
     Above 0 only the fastest block of a round counts, and the round continues until a second block confirms it."""
+    has_energy: bool = False
+    """True if rounds on a GPU also measure energy, one side after the other."""
 
 
 @dataclass(eq=False, slots=True)
@@ -53,6 +56,8 @@ class RoundSide:
     reply: Message = field(default_factory=dict)
     """Properties of the process and of its point."""
     samples: list[Message] = field(default_factory=list)
+    joules: float | None = None
+    """Energy per unit of work; None: not measured."""
     end: Message = field(default_factory=dict)
     """Last check, and the host."""
 
@@ -141,6 +146,19 @@ class Round:
         others, loop = OtherProcesses(), loop_ns()
         self._take_turns(max(side.block_s for side in self._sides))
         self.others_busy, self.loop_ns = others.busy(), (loop, loop_ns())
+        if self._sides[0].has_energy and all(each.reply["facts"]["device"] == "cuda" for each in self._order):
+            self._measure_energy()
+
+    def _measure_energy(self) -> None:
+        """Measure the energy of both sides; commits before this request have none."""
+        try:
+            joules = [each.process.ask("energy", window_s=WATCH_S)["joules_per_unit"] for each in self._order]
+        except WorkerError as error:
+            if error.kind != "AttributeError":
+                raise
+            return
+        for each, value in zip(self._order, joules, strict=True):
+            each.joules = value
 
     def _start_processes(self) -> None:
         others, loop = OtherProcesses(), loop_ns()
@@ -273,6 +291,10 @@ def record_of(rounds: Sequence[Round], index: int, preset: Preset, at_once: int)
 def _of_turns(halves: Sequence[RoundSide], samples: Sequence[Message]) -> Measurement:
     """Return the times of one side's turns."""
     reply, devices = halves[0].reply, tuple(each["device_ns"] for each in samples if each["device_ns"] is not None)
+    joules = [half.joules for half in halves]
+    throttled = Counter[str]()
+    for half in halves:
+        throttled.update(half.end.get("throttled", {}))
     undisturbed = [sample["is_undisturbed"] for sample in samples if "is_undisturbed" in sample]
     return Measurement(
         samples_ns=tuple(sample["wall_ns"] for sample in samples),
@@ -285,6 +307,8 @@ def _of_turns(halves: Sequence[RoundSide], samples: Sequence[Message]) -> Measur
         notes={
             "turns_from_one_state": bool(reply["goes_back"]),
             **({"undisturbed_rounds": sum(undisturbed)} if undisturbed else {}),
+            **({"joules_per_unit": joules} if all(joules) else {}),
+            **({"throttled_samples": dict(throttled)} if throttled else {}),
         },
         unread={
             "roofline": "a comparison is of times alone",

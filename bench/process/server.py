@@ -5,9 +5,10 @@ from __future__ import annotations
 import gc
 import json
 import platform
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -21,9 +22,33 @@ from ..core.record import Context, Host
 from . import callgrind
 from .worker import Dispatcher, Message
 
+SLICE_S: Final = 0.005
+"""Time over which a process must be idle, s."""
+IDLE_SHARE: Final = 0.1
+"""Largest share of one core that an idle process uses."""
+MOST_SLICES: Final = 40
+"""Slices after which the work itself keeps threads busy."""
+
+
+def wait_until_idle(
+    cpu_s: Callable[[], float] = time.process_time, pause: Callable[[float], None] = time.sleep
+) -> None:
+    """Wait until no thread of this process uses a core, at most 0.2 s.
+
+    An OpenMP thread that has finished its part polls for the next one, for about 8 ms of CPU time after each copy of
+    torch. It takes a core from whatever is timed next: kernels of `host`, or the other side.
+    """
+    for _ in range(MOST_SLICES):
+        before = cpu_s()
+        pause(SLICE_S)
+        if cpu_s() - before <= IDLE_SHARE * SLICE_S:
+            return
+
 
 class RestoringStopwatch:
     """Stopwatch that restores a snapshot before each block, untimed.
+
+    On a CPU the block starts when the threads that restored it are idle.
 
     Args:
         timed: Work with a snapshot; its present state comes first.
@@ -32,6 +57,7 @@ class RestoringStopwatch:
     def __init__(self, timed: Timed) -> None:
         assert timed.snapshot is not None, "work that goes back has a snapshot"
         self._snapshot, self._stopwatch = timed.snapshot, timed.stopwatch or measure.stopwatch_for(timed)
+        self._is_on_cpu = timed.facts.device.type == "cpu"
         self.move()
 
     def move(self) -> None:
@@ -41,6 +67,8 @@ class RestoringStopwatch:
     def time(self, block: Callable[[], None]) -> tuple[int, int | None]:
         """Time a block."""
         self._restore()
+        if self._is_on_cpu:
+            wait_until_idle()
         return self._stopwatch.time(block)
 
 
@@ -118,10 +146,21 @@ class Server(Dispatcher):
         return {}
 
     def sample(self) -> Message:
-        """Time one block; return ``wall_ns`` and ``device_ns`` of one run. Waits."""
+        """Time one block; return ``wall_ns`` and ``device_ns`` of one run. Waits.
+
+        On a CPU it also waits until this process is idle, because the other side is timed next.
+        """
         assert self._timer is not None, "a point is warmed up before it is sampled"
+        assert self._work is not None, "a point is set up before it is sampled"
         wall_ns, device_ns = self._timer.sample()
+        if self._work.facts.device.type == "cpu":
+            wait_until_idle()
         return {"wall_ns": wall_ns, "device_ns": device_ns}
+
+    def energy(self, window_s: float) -> Message:
+        """Repeat the work for a time; return ``joules_per_unit``, or null. Waits."""
+        assert self._timer is not None, "a point is warmed up before its energy is measured"
+        return {"joules_per_unit": self._timer.joules_per_unit(window_s)}
 
     def start_process(self, index: int) -> Message:
         """Run the process of a sample; return ``wall_ns`` and its parts, s. Waits."""
@@ -141,7 +180,8 @@ class Server(Dispatcher):
         try:
             host = self._host.after(self._work.facts.device)
             check = self._work.check_after(with_reference_run=with_twin)
-            return {"check": asdict(check.require("after")), "host": host.model_dump()}
+            throttled = self._timer.throttled if self._timer else {}
+            return {"check": asdict(check.require("after")), "host": host.model_dump(), "throttled": throttled}
         finally:
             self._free()
 

@@ -73,7 +73,8 @@ def learn_points(preset: Preset) -> list[Point]:
         return [task_point(easy, backend, 0) for backend in ON_CPU]
     if preset == "default":
         (task,) = (task for task in TASKS if (task.env, task.algorithm) == ("cartpole", "PPO"))
-        return [task_point(task, backend, SEEDS[0]) for backend in (*ON_CPU, *ON_GPU)]
+        members = task_point(task, "pycuda", SEEDS[0]) | {"population": POPULATIONS[0]}
+        return [*(task_point(task, backend, SEEDS[0]) for backend in (*ON_CPU, *ON_GPU)), members]
     points = [task_point(task, backend, seed) for task in TASKS for backend in ("host", *ON_GPU) for seed in SEEDS]
     cartpole = [task for task in TASKS if task.env == "cartpole"]
     points += [task_point(task, "cpu", seed) for task in cartpole for seed in SEEDS]

@@ -238,6 +238,7 @@ class FakeNvml:
             "MemoryInfo": lambda handle: SimpleNamespace(used=2**30),
             "ClockInfo": lambda handle, kind: {1: 1500, 2: 3000}[kind],
             "PowerUsage": lambda handle: 300_000,
+            "EnforcedPowerLimit": lambda handle: 700_000,
             "Temperature": lambda handle, kind: self.degrees,
             "TotalEnergyConsumption": lambda handle: next(self.energy),
             "CurrentClocksEventReasons": lambda handle: self.reasons[min(self.samples, len(self.reasons)) - 1],

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bench.core import machine, record
-from bench.process import interleaved
+from bench.process import interleaved, server
 from bench.static import sides
 from bench.workloads import memory
 
@@ -55,6 +55,12 @@ def _checkout_stays(monkeypatch):
     """
     for module in (machine, interleaved, sides):
         monkeypatch.setattr(module, "git_state", checkout_once)
+
+
+@pytest.fixture(autouse=True)
+def _no_wait(monkeypatch):
+    """Do not wait for idle threads: fakes have none."""
+    monkeypatch.setattr(server, "wait_until_idle", lambda: None)
 
 
 RESULTS = machine.ROOT / "results"

@@ -158,7 +158,7 @@ def test_case_opens_the_gate_for_all_of_its_points(capsys):
     Without it the gate takes only the rows of gated.toml.
     """
     few, all_of_it = (gated(Choice(cases=cases, where=["backend=host"])) for cases in ([], ["env_step"]))
-    assert {job.case.name for job in few} == {"env_step", "train", "time_to_solution"}
+    assert {job.case.name for job in few} == {"env_step", "train", "time_to_solution", "startup"}
     assert len(few) < len(all_of_it)
     assert len(gated(Choice(preset="smoke", cases=[], where=["backend=host"]))) > len(few)
 

@@ -13,8 +13,10 @@ import pytest
 import torch
 
 from bench.core import nvml
-from bench.core.measure import Timer
-from tests.bench.builders import FakeNvml, FakeWatch, timed
+from bench.core.measure import MOST_DISCARDED, Plan, Timer
+from bench.core.record import Host
+from bench.judge.evidence import disturbances
+from tests.bench.builders import FakeNvml, FakeWatch, record, timed
 
 DEVICE = torch.device("cuda", 0)
 
@@ -246,3 +248,39 @@ def test_old_name_warns():
     """
     with pytest.warns(DeprecationWarning, match=r"moved to bench\.core\.nvml"):
         assert importlib.import_module("bench.nvml").Sampler is nvml.Sampler
+
+
+# ------------------------------------------------------------------ throttled samples
+
+
+@pytest.mark.parametrize(
+    ("reasons", "throttled", "walls"),
+    [
+        ([0, 1, 0], {}, [1, 2, 3]),  # idle is no throttling
+        ([0, 4, 64, 0, 0], {"discarded": 2}, [1, 4, 5]),
+        ([0] * 2 + [4] * 30, {"discarded": MOST_DISCARDED, "kept": 1}, [1, 2, 3 + MOST_DISCARDED]),
+    ],
+    ids=["none", "two", "always"],
+)
+def test_throttled_samples_are_discarded(fake, reasons, throttled, walls):
+    """A sample that ends throttled is repeated, up to a limit."""
+    fake.nvmlClocksEventReasonGpuIdle = 1
+    left = iter(reasons)
+    fake.nvmlDeviceGetCurrentClocksEventReasons = lambda handle: next(left)
+    watch = FakeWatch(lambda run: 1.0 + run)
+    timer = Timer(timed(watch.run, device=DEVICE, stopwatch=watch))
+    seen = timer.measurement(Plan(sample_s=0.0, n_samples=3, max_samples=3, warm_up_cap_s=0.0))
+    assert [round(each) for each in seen.samples_ns] == walls
+    assert seen.notes.get("throttled_samples", {}) == throttled
+    of_run = record(notes=dict(seen.notes))
+    assert disturbances(of_run) == (["the GPU was throttled in 1 samples"] if "kept" in throttled else [])
+
+
+def test_host_has_the_state_of_the_gpu(fake):
+    """Each record has clocks, power, its limit and temperature."""
+    host = Host.before().after(DEVICE)
+    assert host.gpu == {
+        "sm_clock_mhz": 1500, "memory_clock_mhz": 3000, "power_w": 300, "power_limit_w": 700, "temperature_c": 50,
+    }  # fmt: skip
+    assert fake.opened == 0
+    assert Host.before().after(torch.device("cpu")).gpu is None

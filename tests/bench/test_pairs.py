@@ -20,11 +20,11 @@ from bench.core.errors import NotComparable, Skip
 from bench.core.measure import ColdStart
 from bench.core.point import Check
 from bench.judge.evidence import remarks
-from bench.process import local, rounds, worker
+from bench.process import local, rounds, server, worker
 from bench.process.checkouts import revisions
 from bench.process.interleaved import ROUNDS, PairFiles, measure_all, measure_rounds, sides_of
 from bench.process.rounds import TURNS, abba_turns
-from bench.process.server import Server
+from bench.process.server import MOST_SLICES, Server, wait_until_idle
 from bench.process.worker import Worker, WorkerError
 from bench.workloads.cases import CASES
 from tests.bench.builders import FakeWatch, case, git, timed
@@ -139,6 +139,39 @@ def test_blocks_are_taken_in_turns():
     assert "".join(order) == "aabbbbaa" + "BA" + "aabbbbaa"
     assert [each["wall_ns"] for each in a] == [2, 8, 12, 18]
     assert [each["wall_ns"] for each in b] == [4, 5, 14, 15]
+
+
+def test_block_starts_when_the_process_is_idle(monkeypatch):
+    """A block starts after all threads that restored its state.
+
+    OpenMP threads poll for work after each copy of torch, and take a core from the timed threads.
+    """
+    order = []
+    monkeypatch.setattr(server, "wait_until_idle", lambda: order.append("idle"))
+    work = replace(
+        timed(lambda: order.append("run"), synchronize=lambda: order.append("synchronize")),
+        snapshot=lambda: lambda: order.append("restore"),
+    )
+    one = Server({"fake": case(lambda point: work)})
+    one.ask("set_up", case="fake", point={"index": 0})
+    one.ask("warm_up", sample_s=0.0, warm_up_cap_s=0.0, goes_back=True)
+    order.clear()
+    one.ask("sample")
+    runs = ["run"] * (len(order) - 5)
+    assert order == ["restore", "idle", "synchronize", *runs, "synchronize", "idle"]
+
+
+@pytest.mark.parametrize(("used_s", "n_slices"), [([1, 1, 0.2, 0.02], 4), ([1] * 99, MOST_SLICES), ([0.1], 1)])
+def test_process_is_idle_when_its_cpu_clock_stands_still(used_s, n_slices):
+    """Slices end when no thread runs, or after the largest number."""
+    used, clock, slices = iter(used_s), [0.0], []
+
+    def pause(seconds):
+        slices.append(seconds)
+        clock[0] += next(used) * seconds
+
+    wait_until_idle(lambda: clock[0], pause)
+    assert len(slices) == n_slices
 
 
 def test_block_is_the_fastest_sample_of_a_time(monkeypatch):
