@@ -146,6 +146,13 @@ def docs(session: nox.Session) -> None:
 
 
 @nox.session
+def notebooks(session: nox.Session) -> None:
+    """`python -m tests.notebooks`: the tutorials as notebooks, run on this machine."""
+    install(session, "dev")
+    session.run("python", "-m", "tests.notebooks", *session.posargs)
+
+
+@nox.session
 def asv(session: nox.Session) -> None:
     """`asv run` over the same cases, recorded for the present commit."""
     install(session, "bench")
