@@ -138,6 +138,21 @@ def doctor(session: nox.Session) -> None:
 
 
 @nox.session
+def docs(session: nox.Session) -> None:
+    """`mkdocs build --strict`: the documentation site, in the folder `site`."""
+    needed = nox.project.load_toml("pyproject.toml")["project"]["optional-dependencies"]["docs"]
+    session.install("-c", "constraints.txt", *needed)  # the project is read, not imported: no torch
+    session.run("mkdocs", "build", "--strict", *session.posargs, env={"NO_MKDOCS_2_WARNING": "1"})
+
+
+@nox.session
+def notebooks(session: nox.Session) -> None:
+    """`python -m tests.notebooks`: the tutorials as notebooks, run on this machine."""
+    install(session, "dev")
+    session.run("python", "-m", "tests.notebooks", *session.posargs)
+
+
+@nox.session
 def asv(session: nox.Session) -> None:
     """`asv run` over the same cases, recorded for the present commit."""
     install(session, "bench")

@@ -82,6 +82,10 @@ on_each_compiler = pytest.mark.parametrize("compiler", COMPILERS, indirect=True)
 needs_cuda_compiler = pytest.mark.skipif(cuda_c.gpu_compiler() is None, reason="found no CUDA compiler")
 
 
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+"""Browser of this machine, in which tests open pages."""
+
+
 class Page(html.parser.HTMLParser):
     """Elements of a page with attributes, and its scripts by type."""
 

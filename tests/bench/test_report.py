@@ -6,7 +6,6 @@ import base64
 import hashlib
 import json
 import re
-import shutil
 import subprocess
 from collections import Counter
 from pathlib import Path
@@ -26,10 +25,9 @@ from bench.show.tables import headline
 from bench.show.views.all_charts import charts
 from bench.show.views.env_charts import crossover, saturation
 from tests.bench.builders import bench, metric, point, record, two_backends
-from tests.support import Page
+from tests.support import CHROMIUM, Page
 
 SHIPPED = [Path(__file__).parents[2] / "results" / "archive.zip" / name for name in ("sweeps", "peers")]
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
 def line(*pairs: tuple[float, float]) -> list[DataPoint]:

@@ -309,6 +309,18 @@ def test_train_without_a_run_config_asks_for_one(tmp_path, monkeypatch):
     assert f"has no run config {tmp_path / 'run_config.yaml'}; give one with --config FILE" in result.output
 
 
+def test_train_takes_a_run_config_of_the_environment_by_name(tmp_path):
+    """`--config ppo` is the file `run_config_ppo.yaml` of the environment."""
+    words = ["--backend", "cpu", *settings({**TINY, "saving.basedir": str(tmp_path)}), "--iterations", "1", "--quiet"]
+    result = run("train", "-e", "cartpole", "--config", "ppo", *words)
+    assert result.exit_code == 0, result.output
+    assert Path(result.output.strip()).parent == tmp_path / "single_cartpole" / "ppo"
+    result = run("train", "-e", "cartpole", "--config", "dqn", *words)
+    assert result.exit_code == 1
+    assert "cartpole has no run config" in result.output
+    assert "(known: a2c, ppo)" in result.output
+
+
 def test_train_starts_a_process_for_each_gpu(tmp_path, monkeypatch):
     """`train` starts one process per GPU, in one named folder."""
     started = []

@@ -114,14 +114,21 @@ def make_environment(name: str, config: Mapping[str, Any], who: str) -> Environm
     return environment
 
 
-def run_config_path(name: str) -> Path:
-    """Return the path of an environment's own run config, next to its class.
+def run_config_path(name: str, which: str = "") -> Path:
+    """Return the path of a run config next to an environment's class.
+
+    Args:
+        name: Environment, as for `environment_class`.
+        which: Part of the file's name after `run_config_`, such as `ppo`; empty: the environment's default.
 
     Raises:
         ConfigError: There is none.
     """
-    path = Path(inspect.getfile(environment_class(name))).with_name("run_config.yaml")
-    require(path.is_file(), "train.config", f"{name} has no run config {path}", do="give one with --config FILE")
+    folder = Path(inspect.getfile(environment_class(name))).parent
+    path = folder / f"run_config{which and f'_{which}'}.yaml"
+    names = [each.stem.removeprefix("run_config_") for each in folder.glob("run_config_*.yaml")]
+    do = f"give one with --config FILE or a name (known: {known(names)})"
+    require(path.is_file(), "train.config", f"{name} has no run config {path}", do=do)
     return path
 
 

@@ -65,7 +65,9 @@ def train(
             help="Environment: name, path or module:Class; uses its own run config unless --config is given.",
         ),
     ] = None,
-    config: Annotated[Path | None, typer.Option(help="Run config, a YAML file.")] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="Run config: a YAML file, or the name of one of the environment's, such as ppo.")
+    ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="KEY=VALUE changes a setting, e.g. trainer.num_envs=64.")
     ] = None,
@@ -226,6 +228,8 @@ def _plan(
     name = None if env is None else given_environment(env, "train.env")
     found = None if resume in (None, LATEST) else find_checkpoint(resume)
     if config is not None:
+        if name is not None and str(config) == config.stem and not config.exists():
+            config = run_config_path(name, config.stem)
         run = RunConfig.load(config)
     elif name is not None and found is None:
         run = RunConfig.load(run_config_path(name))
