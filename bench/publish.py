@@ -20,20 +20,22 @@ from warpdrive_min.files import require_writable, write_atomically
 
 from . import doctor
 from .core import machine
+from .core.case import Job
 from .core.errors import Code
-from .core.point import Point, PresetName, command_line, matches, point_name
-from .core.record import Comparison, Context, Record, append
+from .core.groups import groups_of
+from .core.point import Point, Preset, PresetName, command_line, matches, point_name
+from .core.record import ALONE, Comparison, Context, Record, append
 from .judge.evidence import Key, key, name_of, point_key
 from .judge.ledger import is_claimed
 from .options import AtOnce, CaseNames, Where, bounded, require_known, require_met, say
-from .peers import sides
-from .peers.catalogue import unfinished
+from .peers import search, sides
+from .peers.catalogue import PeerJob, unfinished
 from .peers.command import chosen, interpreters
 from .process.interleaved import measure_rounds
 from .process.local import run_points, start
 from .process.rounds import Side
 from .process.stopping import register_outputs
-from .process.sweep import missing, read_existing, run
+from .process.sweep import in_processes, missing, read_existing, run
 from .process.worker import WorkerError
 from .show import documents, plots, sets
 from .show.sets import COMPARISONS, RECORDS, Manifest
@@ -41,6 +43,8 @@ from .workloads.cases import CASES, jobs
 from .workloads.shared import availability
 
 _T = TypeVar("_T")
+PROCESSES: Final[dict[Preset, int]] = {"smoke": 1, "default": 1, "full": 1, "paper": 5}
+"""Default number of processes of each timed point."""
 
 
 class RefusedError(ValueError):
@@ -99,10 +103,19 @@ class Publication:
     """Index, from 1, and number of shards."""
     at_once: int = 1
     """Maximum number of points that are set up at once."""
+    processes: int = 1
+    """Number of processes that measure each timed point."""
     skipped: dict[str, str] = field(default_factory=dict)
     """Skipped pairs and steps, with the reason."""
     failed: dict[str, str] = field(default_factory=dict)
     """Failed pairs, with the reason."""
+
+    def jobs(self) -> list[Job]:
+        """Return this shard's points of available backends, a job for each process."""
+        states = availability()
+        wanted = jobs(self.context.preset, self.wanted.points)
+        here = [job for job in wanted if states[str(job.point["backend"])].available]
+        return in_processes(self.of_shard(here), self.processes)
 
     def records(self) -> list[Record]:
         """Return all records so far."""
@@ -111,6 +124,12 @@ class Publication:
     def comparisons(self) -> list[Comparison]:
         """Return all comparisons so far."""
         return read_existing(self.folder / COMPARISONS)[1]
+
+    @property
+    def searches(self) -> list[Path]:
+        """Files of this kind of machine's searches: to append to, and published."""
+        name = f"{machine.kind(self.context.machine)}.jsonl"
+        return [self.folder.parent.parent / search.SEARCHES.name / name, search.SEARCHES / name]
 
     @property
     def is_shard(self) -> bool:
@@ -136,7 +155,7 @@ class Publication:
 
 
 def publish(
-    preset: Annotated[PresetName, typer.Option(help="Points, and time to measure each.")] = PresetName.full,
+    preset: Annotated[PresetName, typer.Option(help="Points, and time to measure each.")] = PresetName.paper,
     until_s: Annotated[
         float | None,
         typer.Option(
@@ -149,6 +168,10 @@ def publish(
     peer: Annotated[list[str] | None, typer.Option(help="Only this peer; may be repeated.")] = None,
     shard: Annotated[str, typer.Option(help="K/N: measure only every Nth point, from the Kth on.")] = "1/1",
     at_once: AtOnce = 1,
+    processes: Annotated[
+        int | None,
+        typer.Option(min=1, max=1024, help="New processes that measure each timed point; in preset paper 5."),
+    ] = None,
     python: Annotated[
         list[str] | None, typer.Option(help="NAME=PATH: Python interpreter of a peer's package; may be repeated.")
     ] = None,
@@ -167,10 +190,12 @@ def publish(
     require_met(wanted.points, jobs(preset.value, wanted.points))
     if unknown := set(left_out) - set(STEPS):
         raise typer.BadParameter(f"--skip {', '.join(sorted(unknown))}: unknown (known: {', '.join(STEPS)})")
-    options = {"skip": left_out, "case": case or [], "where": where or [], "peer": wanted.peers}
+    n_processes = processes or PROCESSES[preset.value]
+    options = {"skip": left_out, "case": case or [], "where": where or [], "peer": list(wanted.peers)}
+    options["processes"] = [str(processes)] if processes else []
     command = command_line("publish", preset=preset.value, **options)
     try:
-        publication, manifest = begin(preset, wanted, command, pythons, out, _shard(shard), at_once)
+        publication, manifest = begin(preset, wanted, command, pythons, out, _shard(shard), at_once, n_processes)
         if manifest.is_whole:
             say(f"{publication.folder} was finished at {manifest.finished_at}")
             return
@@ -209,6 +234,7 @@ def begin(
     out: Path,
     shard: tuple[int, int],
     at_once: int,
+    processes: int,
 ) -> tuple[Publication, Manifest]:
     """Start or continue a set; return it with its manifest.
 
@@ -235,6 +261,7 @@ def begin(
             commit=commit,
             command=command,
             preset=preset.value,
+            processes=processes,
             chosen=wanted.words,
             run_id=folder.name,  # shards that start at once agree on it
             kind=kind,
@@ -245,6 +272,9 @@ def begin(
         raise RefusedError(
             f"publish: {folder} has preset {manifest.preset} (got {preset.value}); run `{manifest.command}`"
         )
+    if manifest.processes != processes:
+        said = f"{folder} has {manifest.processes} processes of each point (got {processes})"
+        raise RefusedError(f"publish: {said}; run `{manifest.command}`")
     if manifest.chosen != wanted.words:
         said = (
             f"{folder} has {' '.join(manifest.chosen) or 'all points'} (got {' '.join(wanted.words) or 'all points'})"
@@ -253,7 +283,7 @@ def begin(
     if differ := machine.difference_texts(machine.differences(manifest.machine, context.machine)):
         raise RefusedError(f"publish: {folder} was started on another machine ({'; '.join(differ)}); continue it there")
     context = Context.here(preset.value, manifest.run_id)
-    return Publication(folder, context, wanted, pythons, shard, at_once), manifest
+    return Publication(folder, context, wanted, pythons, shard, at_once, processes), manifest
 
 
 def _shard(text: str) -> tuple[int, int]:
@@ -265,7 +295,13 @@ def _shard(text: str) -> tuple[int, int]:
 
 def finish(publication: Publication, manifest: Manifest) -> Manifest:
     """Write and return the manifest of a set whose steps are done."""
-    records = list({(key(record), record.taken): record for record in publication.records()}.values())
+    file = publication.folder / RECORDS
+    lacking = {point_key(job.case.name, job.point) for job in missing(publication.jobs(), file)}
+    by_point = groups_of(publication.records(), lambda record: (key(record), record.taken))
+    records = [
+        next((each for each in reversed(found) if each.status != "ok" and taken == ALONE and of in lacking), found[-1])
+        for (of, taken), found in by_point.items()
+    ]
     absent = {f"backend {name}": str(state) for name, state in availability().items() if not state.available}
     cards = {str(record.machine.get("gpu_uuid_hash")) for record in records if record.machine.get("gpu_uuid_hash")}
     outcomes = {
@@ -290,11 +326,9 @@ def finish(publication: Publication, manifest: Manifest) -> Manifest:
 
 def run_sweep(publication: Publication) -> Iterator[str]:
     """Measure available points without evidence."""
-    states = availability()
-    wanted = jobs(publication.context.preset, publication.wanted.points)
-    here = [job for job in wanted if states[str(job.point["backend"])].available]
-    file, runner = publication.folder / RECORDS, partial(run_points, at_once=publication.at_once)
-    todo = publication.of_shard(here)
+    file = publication.folder / RECORDS
+    runner = partial(run_points, at_once=publication.at_once, in_new_processes=publication.processes > 1)
+    todo = publication.jobs()
     n = len(missing(todo, file))
     for index, record in enumerate(run(todo, publication.context, file, runner), start=1):
         yield f"{index}/{n} {name_of(record)}: {record.status}"
@@ -333,16 +367,35 @@ def run_pairs(publication: Publication) -> Iterator[str]:
             yield f"{index}/{len(todo)} {name}: the second takes {got.ratio.value:.3f} x the time of the first"
 
 
+def run_search(publication: Publication) -> Iterator[str]:
+    """Measure variants of peers that no search of their versions has."""
+    wanted, run = _peers(publication)
+    file, *_ = publication.searches
+    for job, records, comparison in search.search(wanted, run, publication.searches, publication.at_once):
+        if records[0].status != "skipped":
+            for each in [*records, comparison] if comparison else records:
+                append(file, each)
+        yield f"{point_name(job.case, job.point)}: {records[0].status}"
+
+
 def run_peers(publication: Publication) -> Iterator[str]:
     """Measure points of peers without evidence, interleaved with ours."""
-    wanted = chosen(publication.context.preset, publication.wanted.peers, [])
-    todo = unfinished(publication.of_shard(wanted), publication.records(), publication.comparisons())
-    pythons = interpreters(publication.pythons)
-    run = sides.Run(context=publication.context, ours=start, pythons=pythons, timeout_s=PEER_TIMEOUT_S, say=say)
+    wanted, run = _peers(publication)
+    wanted = search.after_search(wanted, run, publication.searches)
+    todo = unfinished(wanted, publication.records(), publication.comparisons())
     measured = sides.measure_each(todo, run, publication.at_once)
     for index, (job, records, comparison) in enumerate(measured, start=1):
         publication.add(records, comparison)
         yield f"{index}/{len(todo)} {point_name(job.case, job.point)}: {records[0].status}"
+
+
+def _peers(publication: Publication) -> tuple[list[PeerJob], sides.Run]:
+    """Return this shard's points of the selected peers, and how they run."""
+    wanted = chosen(publication.context.preset, publication.wanted.peers, [])
+    here = [job for group in publication.of_shard(search.groups(wanted)) for job in group]
+    pythons = interpreters(publication.pythons)
+    run = sides.Run(context=publication.context, ours=start, pythons=pythons, timeout_s=PEER_TIMEOUT_S, say=say)
+    return here, run
 
 
 PEER_TIMEOUT_S: Final = 600.0
@@ -363,6 +416,6 @@ def write_tables(publication: Publication) -> Iterator[str]:
 
 
 Steps = dict[str, Callable[[Publication], Iterator[str]]]
-STEPS_OF_SHARDS: Final[Steps] = {"sweep": run_sweep, "pairs": run_pairs, "peers": run_peers}
+STEPS_OF_SHARDS: Final[Steps] = {"sweep": run_sweep, "pairs": run_pairs, "search": run_search, "peers": run_peers}
 STEPS: Final[Steps] = {**STEPS_OF_SHARDS, "figures": draw_figures, "tables": write_tables}
 """Steps in order; each yields a line per finished piece of work."""

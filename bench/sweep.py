@@ -7,7 +7,6 @@ import os
 import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
@@ -29,7 +28,7 @@ from .options import AtOnce, CaseNames, Counts, Names, Processes, Resume, Where,
 from .process import ray_cluster
 from .process.local import run_points
 from .process.stopping import register_outputs
-from .process.sweep import Runner, missing, read_existing, run
+from .process.sweep import Runner, in_processes, missing, read_existing, run
 from .show import documents, plots
 from .show.records import by_machine
 from .workloads.cases import jobs
@@ -107,7 +106,7 @@ def command(
         if not here:
             say("nothing was measured: no backend of these points is available here; see `python -m bench doctor`")
             raise typer.Exit(Code.NOTHING)
-        todo = [replace(job) for _ in range(processes) for job in here]
+        todo = in_processes(here, processes)
         n = len(missing(todo, file))
         say(f"{n:,} points, about {_duration(n * SECONDS[preset])}")
         records = _with_progress(todo, n, context, file, runner)
@@ -129,7 +128,7 @@ def command(
         raise typer.Exit(Code.FAILED)
 
 
-SECONDS: Final = {PresetName.smoke: 0.9, PresetName.default: 10.0, PresetName.full: 30.0, PresetName.paper: 30.0}
+SECONDS: Final = {PresetName.smoke: 0.9, PresetName.default: 10.0, PresetName.full: 30.0, PresetName.paper: 8.0}
 """Mean duration of a point, s: on two CPU cores for smoke, on a GPU for the others."""
 FIGURES: Final = {PresetName.smoke: ("throughput", "speedup", "kernels")}
 """Charts that a preset draws, where not all: its points are too few for the others."""

@@ -86,6 +86,8 @@ class Job:
 
     case: Case
     point: Point
+    is_brief: bool = False
+    """True if another process of the point has its reference run and telemetry."""
 
     def run(self, context: Context) -> Record:
         """Set up, check, measure, check and record the point, in this process."""
@@ -97,7 +99,8 @@ class Job:
         try:
             workload = self.case.setup(self.point)
             setup_s = round(started.elapsed_s, 3)  # includes compilation
-            seen = workload.measure(PLANS[context.preset])
+            plan = PLANS[context.preset]
+            seen = workload.measure(plan.brief if self.is_brief else plan)
             seen = replace(seen, notes={"setup_s": setup_s, **seen.notes})
             return build(facts=workload.facts, seen=seen, host=host.after(workload.facts.device))
         except Skip as skip:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from . import machine
 from .exclusive import exclusive
 from .nvml import Sampler, ThrottleWatch, pcie_bytes_per
-from .point import Check, Facts, Measurement, Metric, Preset
+from .point import NOT_WATCHED, Check, Facts, Measurement, Metric, Preset
 from .stats import median, median_interval, spread
 
 if TYPE_CHECKING:
@@ -66,6 +66,13 @@ class Plan:
     """Duration of telemetry while the device repeats a point, s.
 
     The energy counter is included from 5 s."""
+    has_reference_run: bool = True
+    """True if the last check includes the reference run."""
+
+    @property
+    def brief(self) -> Plan:
+        """Plan of a process that leaves reference run and telemetry to another one."""
+        return replace(self, watch_s=0.0, has_reference_run=False)
 
 
 PLANS: Final[dict[Preset, Plan]] = {
@@ -74,7 +81,17 @@ PLANS: Final[dict[Preset, Plan]] = {
     ),
     "default": Plan(warm_up_cap_s=2.0, measure_cap_s=2.0, n_starts=5, n_long_starts=3, watch_s=0.5),
     "full": Plan(),
-    "paper": Plan(),
+    # A set has five processes of each point, so that one of them needs few samples
+    "paper": Plan(
+        sample_s=0.01,
+        n_samples=7,
+        max_samples=7,
+        warm_up_cap_s=1.0,
+        measure_cap_s=1.0,
+        n_starts=5,
+        n_long_starts=3,
+        watch_s=0.5,
+    ),
 }
 
 
@@ -137,7 +154,7 @@ class Checked:
             return Measurement(before=before)
         with exclusive():
             seen = self.run_and_measure(plan)
-        return replace(seen, before=before, after=self.check_after())
+        return replace(seen, before=before, after=self.check_after(with_reference_run=plan.has_reference_run))
 
     def run_and_measure(self, plan: Plan) -> Measurement:
         """Run the work and return its measurement."""
@@ -341,7 +358,7 @@ class Timer:
     def measure_telemetry(self, window_s: float, median_ns: float) -> tuple[dict[str, Any] | None, str]:
         """Repeat the work under telemetry; return telemetry and cost, or a reason."""
         if window_s == 0:
-            return None, "the preset does not watch the device"
+            return None, NOT_WATCHED
         facts = self._timed.facts
         with Sampler(facts.device) as sampler:
             if sampler.reason:

@@ -22,6 +22,8 @@ Point = Mapping[str, Any]
 """Value of each axis: a string, number or bool, by axis."""
 Mode = Literal["eager", "graph", "fused"]
 """Launch mode; "fused": a peer compiles all work into one program."""
+NOT_WATCHED: Final = "this process does not watch the device"
+"""Reason of a record without telemetry, which another process of the point may have."""
 Preset = Literal["smoke", "default", "full", "paper"]
 
 

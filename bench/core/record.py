@@ -32,6 +32,7 @@ from .archive import File, exists, files_below, parse_text, read_bytes, resolve_
 from .errors import FileError
 from .groups import groups_of
 from .point import (
+    NOT_WATCHED,
     Check,
     Curve,
     Facts,
@@ -541,7 +542,7 @@ class Comparison(_Line):
 def merged(records: Iterable[Record]) -> list[Record]:
     """Return records, those of one point that a run measured alone as one.
 
-    It has the newest one's fields and the samples of all processes.
+    It has the samples of all processes, and the fields of the newest one, if possible one that watched the device.
     """
 
     def process(record: Record) -> Any:
@@ -562,16 +563,17 @@ def merged(records: Iterable[Record]) -> list[Record]:
         if len(same) == 1:
             found += same
             continue
+        newest = ([each for each in same if each.unread.get("telemetry") != NOT_WATCHED] or same)[-1]
         samples = [sample for record in same for sample in record.samples_ns or ()]
         process_of = [number * len(same) + i for i, record in enumerate(same) for number in record.process or ()]
-        warm_up = next((each.warm_up for each in same if each.has_unsettled_warm_up), same[-1].warm_up)
-        slower = median(samples) / median(same[-1].samples_ns or samples)
+        warm_up = next((each.warm_up for each in same if each.has_unsettled_warm_up), newest.warm_up)
+        slower = median(samples) / median(newest.samples_ns or samples)
         metrics = {
             name: each.model_copy(update={"value": each.value * (slower if each.direction == "lower" else 1 / slower)})
-            for name, each in (same[-1].metrics or {}).items()
+            for name, each in (newest.metrics or {}).items()
         }
         every = {"samples_ns": samples, "process": process_of, "n": len(samples), "device_ns": None, "warm_up": warm_up}
-        found.append(same[-1].model_copy(update={**every, "metrics": metrics}))
+        found.append(newest.model_copy(update={**every, "metrics": metrics}))
     return found
 
 

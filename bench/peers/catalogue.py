@@ -53,10 +53,13 @@ class Peer:
     """True if idle workers may spin; no other pair is set up concurrently."""
 
     def points(self, preset: Preset) -> list[Point]:
-        """Return a preset's points, without the axis `peer`; fewer without a GPU."""
+        """Return a preset's points, without the axis `peer`; fewer without a GPU.
+
+        Preset paper has none of peers that are not compared in each set.
+        """
         rows = self.rows["rows"]
-        if preset == "smoke":
-            rows = self.rows["smoke"]
+        if preset in ("smoke", "paper"):
+            rows = self.rows.get(preset, [])
         elif not torch.cuda.is_available():
             rows = self.rows.get("on_cpu", rows)
         each = ({"variant": list(self.variants), **row} for row in rows)

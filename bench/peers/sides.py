@@ -68,14 +68,14 @@ class Run:
     """Timeout of a peer's answer, s."""
     backend: str | None = None
     """Our backend; None: the first available on the peer's kind of device."""
-    devices: dict[str, str] = field(default_factory=dict)
-    """Kind of device of each peer that has reported it."""
+    replies: dict[str, Message] = field(default_factory=dict)
+    """Kind of device and versions of each peer that has reported them."""
     say: Callable[[str], None] = lambda text: None
     """Gets a line for each postponed pair, see `interleaved.measure_rounds`."""
 
 
 def measure_each(
-    todo: Sequence[PeerJob], run: Run, at_once: int = 1
+    todo: Sequence[PeerJob], run: Run, at_once: int = 1, limit: interleaved.Limit | None = None
 ) -> Iterator[tuple[PeerJob, list[Record], Comparison | None]]:
     """Measure points interleaved with ours; yield records and comparison. Waits.
 
@@ -86,6 +86,7 @@ def measure_each(
         run: Settings.
         at_once: Most rounds that are set up at the same time, see `interleaved.measure_rounds`. Learning runs and
             peers with `is_alone` run alone.
+        limit: Maximum number of rounds; None: the preset's.
     """
     jobs: list[PeerJob] = []
     both: list[tuple[Side, Side]] = []
@@ -101,7 +102,8 @@ def measure_each(
             yield job, [_unmeasured(job, run, error)], None
     for is_alone, n in ((False, at_once), (True, 1)):
         places = [place for place, job in enumerate(jobs) if job.peer.is_alone == is_alone]
-        for index, got in interleaved.measure_rounds([both[place] for place in places], run.context.preset, n, run.say):
+        pairs = [both[place] for place in places]
+        for index, got in interleaved.measure_rounds(pairs, run.context.preset, n, run.say, limit):
             job = jobs[places[index]]
             if isinstance(got, WorkerError):
                 yield job, [_unmeasured(job, run, got)], None
@@ -116,7 +118,7 @@ def measure_each(
 def _both_sides(job: PeerJob, run: Run) -> tuple[Side, Side]:
     """Return our side and the peer's; raises WorkerError if one cannot run."""
     run_id = run.context.run_id
-    name, point = job.ours(run.backend or _counterpart(_device(job, run)))
+    name, point = job.ours(run.backend or _counterpart(_reply(job, run)["device"]))
     return (
         Side(case=CASES[name], point=point, start=run.ours, taken="in turns with a peer", run_id=run_id),
         Side(
@@ -392,12 +394,17 @@ def _require_our_card(job: PeerJob, uuid: str | None) -> None:
 # ------------------------------------------------------------------ ours
 
 
-def _device(job: PeerJob, run: Run) -> str:
-    """Return the kind of device of a peer; asks it once."""
-    if job.peer.name not in run.devices:
+def versions(job: PeerJob, run: Run) -> Message:
+    """Return the package versions in a peer's process; raises WorkerError."""
+    return dict(_reply(job, run)["versions"])
+
+
+def _reply(job: PeerJob, run: Run) -> Message:
+    """Return the kind of device and the versions of a peer; asks it once."""
+    if job.peer.name not in run.replies:
         with started(job, run) as peer:
-            run.devices[job.peer.name] = str(ask(job, peer, "device", adapter=job.peer.adapter)["device"])
-    return run.devices[job.peer.name]
+            run.replies[job.peer.name] = ask(job, peer, "device", adapter=job.peer.adapter)
+    return run.replies[job.peer.name]
 
 
 def _counterpart(device: str) -> str:

@@ -26,8 +26,9 @@ class Peer:
     """Server of one point of a peer."""
 
     def device(self, adapter: str) -> dict[str, Any]:
-        """Import the peer and return its kind of device: ``cpu`` or ``cuda``."""
-        return {"device": _adapter(adapter).device()}
+        """Import the peer; return its kind of device, ``cpu`` or ``cuda``, and versions."""
+        module = _adapter(adapter)
+        return {"device": module.device(), "versions": _versions(module)}
 
     def set_up(self, adapter: str, point: dict[str, Any]) -> dict[str, Any]:
         """Import the peer and set up a point; return work and versions."""
@@ -97,11 +98,15 @@ class Peer:
 
 def _provenance(module: Any, device: str) -> dict[str, Any]:
     """Return the GPU's UUID, if any, and an adapter's package versions."""
-    versions = {name: _version(name) for name in module.PACKAGES}
     return {
         "card": importlib.import_module("adapters.work").gpu_uuid() if device == "cuda" else None,
-        "versions": {"python": platform.python_version(), **versions},
+        "versions": _versions(module),
     }
+
+
+def _versions(module: Any) -> dict[str, Any]:
+    """Return the versions of Python and of an adapter's packages."""
+    return {"python": platform.python_version(), **{name: _version(name) for name in module.PACKAGES}}
 
 
 def _until_nothing_compiles(work: Any) -> int:

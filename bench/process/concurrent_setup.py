@@ -60,7 +60,7 @@ def run_points(todo: Sequence[Job], context: Context, start_of: StartOf, at_once
 
 
 def _arguments(job: Job, context: Context) -> dict[str, Any]:
-    return {"case": job.case.name, "point": dict(job.point), "context": asdict(context)}
+    return {"case": job.case.name, "point": dict(job.point), "context": asdict(context), "is_brief": job.is_brief}
 
 
 def _parsed(job: Job, reply: dict[str, Any]) -> Record:

@@ -25,8 +25,10 @@ from .rounds import TURNS, Round, Side, record_of
 from .sweep import read_existing
 from .worker import Copy, Start, WorkerError
 
-ROUNDS: Final[dict[Preset, int]] = {"smoke": 1, "default": 4, "full": 6, "paper": 6}
+ROUNDS: Final[dict[Preset, int]] = {"smoke": 1, "default": 4, "full": 6, "paper": 5}
 """Number of rounds per pair; a `Limit` replaces it."""
+ROUNDS_OF_STARTS: Final[dict[Preset, int]] = {"smoke": 2, "default": 4, "full": 6, "paper": 3}
+"""The same if a round is a process of each side, of many seconds; a ratio needs two."""
 OUT_OF_MEMORY: Final = "Memory"
 """Part of the name of each out-of-memory error of all libraries."""
 
@@ -334,8 +336,7 @@ def _decided(done: Mapping[int, list[Round]], limit: Limit, preset: Preset, at_o
 
 
 def _n_rounds(side: Side, preset: Preset) -> int:
-    """Return the number of rounds; of a process each, a ratio needs two."""
-    return max(ROUNDS[preset], 2 if side.case.scope == "startup" else 1)
+    return (ROUNDS_OF_STARTS if side.case.scope == "startup" else ROUNDS)[preset]
 
 
 def _run_batch(batch: Sequence[Round]) -> None:

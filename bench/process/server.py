@@ -94,9 +94,9 @@ class Server(Dispatcher):
             "dependencies_hash": machine.dependencies_hash(),
         }
 
-    def measure(self, case: str, point: Message, context: Mapping[str, Any]) -> Message:
-        """Measure one point and return its record."""
-        record = Job(self._cases[case], point).run(Context(**context))
+    def measure(self, case: str, point: Message, context: Mapping[str, Any], *, is_brief: bool = False) -> Message:
+        """Measure one point and return its record; see `Job.is_brief`."""
+        record = Job(self._cases[case], point, is_brief).run(Context(**context))
         return {"record": json.loads(record.to_line())}
 
     def set_up(self, case: str, point: Message) -> Message:

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ..core.case import Job
 from ..core.groups import groups_of
-from ..core.record import Comparison, Context, Record, append, existing_files, read_results, reporting_skipped_lines
+from ..core.measure import Timed
+from ..core.record import (
+    ALONE,
+    Comparison,
+    Context,
+    Record,
+    append,
+    existing_files,
+    read_results,
+    reporting_skipped_lines,
+)
 from ..judge.evidence import key, name_of, point_key
 
 Runner = Callable[[Sequence[Job], Context], Iterator[Record]]
@@ -39,10 +50,21 @@ def read_existing(*files: Path) -> tuple[list[Record], list[Comparison]]:
 
 def missing(todo: Sequence[Job], file: Path) -> list[Job]:
     """Return the points without an ``ok`` record in a file, as often as they lack one."""
-    finished = Counter(key(record) for record in read_existing(file)[0] if record.status == "ok")
+    found = [record for record in read_existing(file)[0] if record.taken == ALONE]
+    finished = Counter(key(record) for record in found if record.status == "ok")
     groups = groups_of(todo, lambda job: point_key(job.case.name, job.point))
     lacking = {id(job) for point, same in groups.items() for job in same[finished[point] :]}
     return [job for job in todo if id(job) in lacking]
+
+
+def in_processes(todo: Sequence[Job], n: int) -> list[Job]:
+    """Return each timed point n times, for as many processes, and others once.
+
+    One pass over all points follows the other, so that the processes of a point are minutes apart. The last one has the
+    reference run and the telemetry.
+    """
+    passes = [replace(job, is_brief=True) for _ in range(n - 1) for job in todo if job.case.workload is Timed]
+    return [*passes, *todo]
 
 
 def measure_missing(

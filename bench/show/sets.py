@@ -34,6 +34,8 @@ class Manifest(Model):
     command: str
     """Command that creates the set, or continues an unfinished one."""
     preset: Preset
+    processes: int = 1
+    """Number of processes that measured each timed point."""
     chosen: list[str] = Field(default_factory=list)
     """Selected points as AXIS and value, also ``case`` and ``peer``; empty: all."""
     run_id: str

@@ -3,18 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache, partial
+from pathlib import Path
 from typing import Final, get_args
 
 from warpdrive_min.backends import BACKENDS
 
-from ..core.case import Case, Job
-from ..core.point import PLAIN, Preset, matches
+from ..core.archive import read_toml
+from ..core.case import Case, Job, Pairs
+from ..core.point import PLAIN, Point, Preset, matches
 from ..core.record import AXES_OF, Axis, Record
 from . import env_step, kernels, learn, memory, scaling, startup, time_to_solution, train
 
+IN_PAPER: Final[Sequence[Sequence[str]]] = read_toml(Path(__file__).with_name("paper.toml"))["points"]
+"""Rows of conditions; a point of preset paper meets all of one row."""
+
+
+def _with_paper(case: Case) -> Case:
+    """Return a case with the points of preset paper, a selection of full."""
+
+    def points(preset: Preset) -> Sequence[Point]:
+        if preset != "paper":
+            return case.points(preset)
+        found = case.points("full")
+        return [each for each in found if any(matches({"case": case.name, **each}, row) for row in IN_PAPER)]
+
+    def pairs(preset: Preset) -> Pairs:
+        return [] if preset == "paper" else list(case.pairs(preset))
+
+    return replace(case, points=points, pairs=pairs)
+
+
 CASES: Final[dict[str, Case]] = {
-    case.name: case
+    case.name: _with_paper(case)
     for case in (
         env_step.ENV_STEP,
         env_step.GRAPH,

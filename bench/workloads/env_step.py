@@ -59,7 +59,7 @@ MOST_ENVS_OF_A_POLICY: Final = 100_000
 def env_step_points(preset: Preset) -> list[Point]:
     """Return environments x backends x sizes, and some points with exact floats.
 
-    Presets full and paper also have `A_MILLION` agents; rounding always decides for some of them.
+    Preset full also has `A_MILLION` agents; rounding always decides for some of them.
     """
     sizes = env_step_sizes(preset)
     points: list[Point] = [
@@ -69,7 +69,7 @@ def env_step_points(preset: Preset) -> list[Point]:
         for backend in backends_and_numpy(env, n_envs, n_agents)
     ]
     exact = [] if preset == "smoke" else [(*key, sizes[key][-1]) for key in (CARTPOLE, TAG_CONTINUOUS)]
-    if preset in ("full", "paper"):
+    if preset == "full":
         exact.append(("tag_continuous", A_MILLION, 1))
     return points + [
         env_point(env, backend, n_envs, n_agents, exact=True)

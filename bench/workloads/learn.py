@@ -62,7 +62,7 @@ Those of PPO match PureJaxRL's measurements, whose products are in TF32 there.""
 
 
 def learn_points(preset: Preset) -> list[Point]:
-    """Return CartPole from one seed; from preset paper all tasks and seeds.
+    """Return CartPole from one seed; in preset full all tasks and seeds.
 
     On `pycuda` each task is also trained in the precisions in which its training is timed, so that each speed has a
     curve. All tasks take an hour on a CPU. NumPy trains CartPole only. Points with thousands of environments and runs
@@ -81,7 +81,7 @@ def learn_points(preset: Preset) -> list[Point]:
     many: list[tuple[Task, int, dict[str, str]]] = [
         (task, n_envs, precision)
         for task in cartpole
-        for n_envs in (MANY_ENVS, *(MORE_ENVS[task.algorithm] if preset == "full" else ()))
+        for n_envs in (MANY_ENVS, *MORE_ENVS[task.algorithm])
         for precision in ({}, {"precision": "tf32"})
     ]
     many += [(task, MANY_ENVS, {}) for task in TASKS if task.env == "acrobot"]

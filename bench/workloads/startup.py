@@ -35,14 +35,14 @@ CACHED_ON: Final = ("host", "pycuda")
 def startup_points(preset: Preset) -> list[Point]:
     """Return starts to CartPole's first step, and to its first update.
 
-    From preset paper on also those of Tag Continuous. Backends without a cache of compiled code start cold only.
+    Preset full has also those of Tag Continuous. Backends without a cache of compiled code start cold only.
     """
     if preset == "smoke":
         return [
             first_step_point("cartpole", 16, 1, "cpu", COLD),
             first_update_point("cartpole", 8, 1, "host", n_steps=8),
         ]
-    sizes = [("cartpole", 1_000, 1)] + ([("tag_continuous", 100, 110)] if preset in ("full", "paper") else [])
+    sizes = [("cartpole", 1_000, 1)] + ([("tag_continuous", 100, 110)] if preset == "full" else [])
     points = [
         first_step_point(*size, backend, cache)
         for size in sizes

@@ -25,9 +25,9 @@ from bench.core.errors import NotComparable
 from bench.core.machine import card_hash, fingerprint
 from bench.core.measure import PLANS, ColdStart
 from bench.core.point import Check, Metric
-from bench.core.record import Context, Host, Record, read_all, read_comparisons
+from bench.core.record import Context, Host, Record, append, read_all, read_comparisons
 from bench.judge.anchors import JAX, WARPDRIVE, anchor
-from bench.peers import learning, sides, worker
+from bench.peers import learning, search, sides, worker
 from bench.peers.adapters import pufferlib
 from bench.peers.adapters.gymnasium import IDS, prepare
 from bench.peers.adapters.work import Work, gpu_uuid
@@ -486,7 +486,7 @@ def test_blocks_last_beside_loops_in_python(name, preset, is_longer):
 
     Other processes slow a Python loop; the fastest sample of a block counts.
     """
-    run = replace(a_run(), context=replace(a_run().context, preset=preset), devices={name: "cpu"})
+    run = replace(a_run(), context=replace(a_run().context, preset=preset), replies={name: {"device": "cpu"}})
     _, theirs = sides._both_sides(smoke(name), run)
     assert (theirs.block_s > 0) == is_longer
 
@@ -519,7 +519,7 @@ def test_peers_whose_workers_may_wait_busily_are_measured_alone(monkeypatch):
     """
     asked = []
 
-    def measure_rounds(todo, preset, at_once, say):
+    def measure_rounds(todo, preset, at_once, say, limit):
         asked.append(([theirs.point["peer"] for _, theirs in todo], at_once))
         return ((place, WorkerError("Skip", "not measured")) for place in range(len(todo)))
 
@@ -548,6 +548,64 @@ def test_gymnax_is_scanned_or_stepped_and_its_steps_are_held_against_ours(fakes,
     assert theirs.work_per_run == {"env_steps": 50 * 4, "agent_steps": 50 * 4}
     assert (theirs.mode, theirs.notes["version"]) == (mode, "9.9")
     assert (theirs.point["variant"], theirs.notes["compiling"]) == (variant, {"programs": 1, "runs": 1})
+
+
+def test_gymnax_may_carry_its_state_only(fakes):
+    """Without its results in the loop the peer still steps as ours does."""
+    fakes("gymnax", {"jax/__init__.py": JAX_FAKE, "gymnax/__init__.py": GYMNAX_FAKE})
+    job = searched("gymnax", 4)
+    theirs, _ = records_of(next(each for each in job if each.axes["variant"] == "scan-2-state"))
+    assert theirs.is_evidence
+    assert theirs.notes["carried"] == "state"
+
+
+def searched(name: str, n_envs: int) -> list[PeerJob]:
+    """Return all variants of a peer's smallest point that are searched, resized."""
+    jobs = search.groups(chosen("paper", [name], []))[0]
+    return [PeerJob(job.peer, {**job.axes, "n_envs": n_envs}) for job in jobs]
+
+
+def test_fastest_variant_is_searched_once_per_version_and_kind_of_card(monkeypatch, tmp_path):
+    """Later sets measure it with its neighbours; another version is searched again."""
+    jobs, measured, file = searched("gymnax", 4), list[str](), tmp_path / "search.jsonl"
+    rates = {job.axes["variant"]: rate for rate, job in enumerate(jobs, start=1)} | {"scan-4": 99.0, "scan-8": 98.0}
+    found, run = {"gymnax": "1.0"}, a_run()
+    monkeypatch.setattr(search, "versions", lambda job, run: found)
+
+    def measure_each(todo, run, at_once, limit):
+        assert limit.rounds == 1
+        for job in todo:
+            measured.append(job.axes["variant"])
+            facts = {"case": job.case, "point": job.point, "git": run.context.git, "machine": run.context.machine}
+            notes = {"versions": dict(found), "ours": {"case": "env_step", "point": {}}, "version": "1", "counts": ""}
+            failed = {"status": "failed", "samples_ns": None, "metrics": None}
+            fails = job.axes["variant"] == "scan-state"
+            yield job, [record(rates[job.axes["variant"]], **facts, notes=notes, **(failed if fails else {}))], None
+
+    def searching(now) -> list[str]:
+        measured.clear()
+        for _, records, _ in search.search(jobs, now, [file]):
+            append(file, records[0])
+        return [job.axes["variant"] for job in search.after_search(jobs, now, [file])]
+
+    monkeypatch.setattr(search, "measure_each", measure_each)
+    assert searching(run) == ["scan-4"], "neighbours were measured at this commit"
+    assert measured == [job.axes["variant"] for job in jobs]
+    later = replace(run, context=replace(run.context, git={"sha": "later"}))
+    assert set(searching(later)) == {"scan-4", "scan-2", "scan-8", "scan-4-state"}
+    assert not measured
+    elsewhere = replace(run, context=replace(run.context, machine={**run.context.machine, "gpu": "NVIDIA B200"}))
+    assert search.after_search(jobs, elsewhere, [file]) == jobs[:1], "not searched on that card"
+    found = {"gymnax": "1.1"}
+    searching(later)
+    assert measured == [name for name in rates if name != "scan-state"], "a variant that failed is not tried again"
+
+
+def test_peer_that_cannot_start_is_not_searched(monkeypatch):
+    """One of its variants remains, whose record has the reason."""
+    jobs = searched("gymnax", 4)
+    assert list(search.search(jobs, a_run(gymnax="/nowhere/python"), [])) == []
+    assert search.after_search(jobs, a_run(gymnax="/nowhere/python"), []) == jobs[:1]
 
 
 @pytest.mark.parametrize(
@@ -703,7 +761,8 @@ def test_envpool_steps_with_gymnasiums_interface(fakes):
     """EnvPool steps synchronously and asynchronously."""
     fakes("envpool", {"envpool/__init__.py": ENVPOOL_FAKE}, version="1.2")
     with started(smoke("envpool"), a_run()) as peer:
-        assert peer.ask("device", adapter="envpool") == {"device": "cpu"}
+        said = peer.ask("device", adapter="envpool")
+        assert (said["device"], said["versions"]["envpool"]) == ("cpu", "1.2")
         for variant in ("sync", "async"):
             said = peer.ask("set_up", adapter="envpool", point=smoke("envpool", variant).given)
             assert said["versions"]["envpool"] == "1.2"
@@ -896,7 +955,7 @@ def test_every_point_of_a_peer_is_the_same_work_of_ours(name):
     """Each peer point has the same work as ours."""
     for preset in PLANS:
         jobs = chosen(preset, [name], [])
-        assert jobs
+        assert jobs or preset == "paper"
         for job in jobs:
             case, point = job.ours("cpu")
             assert job.given["options"] == job.peer.variants[job.point["variant"]]

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from bench import publish
-from bench.core import machine
+from bench.core import case, machine
 from bench.core.errors import Code
 from bench.core.point import matches, point_name
 from bench.core.record import ALONE, read_all, read_comparisons
@@ -117,6 +117,54 @@ def test_shards_of_a_set_share_its_points(here, tmp_path):
     here()
     assert len(read_comparisons([folder_in(tmp_path) / COMPARISONS])) == 1
     assert len({record.run_id for record in read_all([folder_in(tmp_path) / RECORDS])}) == 1
+
+
+def test_processes_of_a_point_are_passes_over_all_points(here, monkeypatch, tmp_path):
+    """Each pass measures every point; a shard has all processes of its points."""
+    briefs = list[bool]()
+    measure = case.Timed.measure
+    monkeypatch.setattr(
+        case.Timed,
+        "measure",
+        lambda self, plan: (briefs.append(not plan.has_reference_run), measure(self, plan))[1],
+    )
+    monkeypatch.setattr(local, "start", None)  # this process sees the plans
+    points = [job.point for job in publish.jobs("smoke")]
+    words = ("--processes", "3", "--skip", "pairs", "--skip", "figures")
+    here(*words, "--shard", "2/2", exits=Code.UNFINISHED)
+    folder = folder_in(tmp_path)
+    assert [record.point for record in read_all([folder / RECORDS])] == points[1::2] * 3
+    here(*words)
+    assert [record.point for record in read_all([folder / RECORDS])] == points[1::2] * 3 + points[::2] * 3
+    assert briefs == [True] * 2 * len(points[1::2]) + [False] * len(points[1::2]) + [True] * 2 * len(points[::2]) + [
+        False
+    ] * len(points[::2])
+    assert read_manifest(folder).processes == 3
+    assert "has 3 processes of each point (got 1)" in here(exits=Code.NOTHING)
+
+
+def test_process_that_failed_is_not_hidden_by_others(here, monkeypatch, tmp_path):
+    """A point lacks a process until a later call measures it."""
+    n_failed = 0
+    setup = publish.jobs("smoke")[0].case.setup
+
+    def fails_once(point):
+        nonlocal n_failed
+        if point["backend"] == "host" and not n_failed:
+            n_failed += 1
+            raise RuntimeError("out of luck")
+        return setup(point)
+
+    jobs = publish.jobs
+    monkeypatch.setattr(
+        publish, "jobs", lambda *given: [replace(job, case=replace(job.case, setup=fails_once)) for job in jobs(*given)]
+    )
+    monkeypatch.setattr(local, "start", None)
+    words = ("--processes", "2", "--skip", "pairs", "--skip", "figures")
+    assert "out of luck" in here(*words, exits=1)
+    assert len(read_manifest(folder_in(tmp_path)).failed) == 1
+    here(*words)
+    assert read_manifest(folder_in(tmp_path)).failed == {}
 
 
 def test_set_of_chosen_points_has_no_others(here, tmp_path):

@@ -218,7 +218,7 @@ def test_point_of_every_reference_is_a_run(each):
         assert config.env["num_taggers"] == each.n_taggers
         assert config.env["num_runners"] == each.n_agents - each.n_taggers
     assert ours in train.train_points("default")
-    assert {**ours, "backend": "numba"} in train.train_points("paper")
+    assert {**ours, "backend": "numba"} in train.train_points("full")
 
 
 def test_least_operations_are_those_of_the_weights(trainer):

@@ -60,30 +60,32 @@ def stepping(
     """Return the stepping of environments that restart within their step.
 
     A run is `RUN_STEPS` steps: a scan with the option ``unroll``, or, if that is 0, calls of one compiled step.
+    With the option ``carries`` "state" the compiler may remove whatever the next state does not need.
 
     Args:
         point: The point.
         start: Returns the start state from a key and the number of environments.
         draw: Returns random actions from a key and the number of environments.
-        step: Returns the next state and outputs from a key, a state and actions. Outputs are carried, or the compiler
-            would remove them.
+        step: Returns the next state and outputs from a key, a state and actions.
         trace: As in `Work`.
         counts: As in `Work`.
     """
     import jax  # noqa: PLC0415  (theirs)
 
     n_envs, unroll = point["n_envs"], point["options"]["unroll"]
+    has_outputs = point["options"].get("carries", "results") == "results"
 
     def advance(carried: Any) -> Any:
-        key, state, _ = carried
+        key, state = carried[:2]
         key, of_draw, of_step = jax.random.split(key, 3)
-        return key, *step(of_step, state, draw(of_draw, n_envs))
+        state, outputs = step(of_step, state, draw(of_draw, n_envs))
+        return (key, state, outputs) if has_outputs else (key, state)
 
     def scanned(carried: Any) -> Any:
         return jax.lax.scan(lambda each, _: (advance(each), None), carried, None, RUN_STEPS, unroll=unroll)[0]
 
     def first(key: Any) -> Any:
-        return advance((key, start(key, n_envs), None))
+        return advance((key, start(key, n_envs)))
 
     program = jax.jit(scanned if unroll else advance)
     carried = jax.jit(first)(jax.random.key(0))
@@ -95,7 +97,7 @@ def stepping(
 
     return work(
         lambda: carried,
-        {"steps_per_run": RUN_STEPS},
+        {"steps_per_run": RUN_STEPS, "carried": "results" if has_outputs else "state"},
         mode="fused" if unroll else "eager",
         run=run,
         env_steps=RUN_STEPS * n_envs,

@@ -1,0 +1,125 @@
+"""Search of a peer's fastest variant, done once per versions and kind of card.
+
+Later sets measure only the fastest variant and its neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from ..core.groups import groups_of
+from ..core.machine import kind
+from ..core.record import RESULTS, Comparison, Record
+from ..judge.evidence import key, point_key
+from ..process.interleaved import Limit
+from ..process.sweep import read_existing
+from ..process.worker import WorkerError
+from .catalogue import Peer, PeerJob
+from .sides import Run, measure_each, versions
+
+SEARCHES: Final = RESULTS / "searches"
+"""Folder of searches, a file for each kind of machine."""
+LEAST_VARIANTS: Final = 6
+"""Variants from which on a point's fastest one is searched."""
+ONE_ROUND: Final = Limit(rounds=1, is_decided=lambda pair: True)
+"""A search measures each variant in one round."""
+
+
+def search(
+    jobs: Sequence[PeerJob], run: Run, files: Sequence[Path], at_once: int = 1
+) -> Iterator[tuple[PeerJob, list[Record], Comparison | None]]:
+    """Measure the variants that no search of these versions has; see `measure_each`."""
+    todo = [
+        job
+        for group in groups(jobs)
+        if is_searched(group) and (of := _versions(group[0], run)) is not None
+        for job in _lacking(group, _found(group, of, run, files))
+    ]
+    return measure_each(todo, run, at_once, ONE_ROUND)
+
+
+def after_search(jobs: Sequence[PeerJob], run: Run, files: Sequence[Path]) -> list[PeerJob]:
+    """Return the points to measure in full: of searched ones the fastest variant.
+
+    Its neighbours follow it, unless the search is of this commit. A point whose variants cannot be measured keeps one,
+    whose record has the reason.
+    """
+    chosen: list[PeerJob] = []
+    for group in groups(jobs):
+        if not is_searched(group):
+            chosen += group
+            continue
+        of = _versions(group[0], run)
+        found = _found(group, of, run, files) if of else []
+        rates = {_variant(each): _rate(each) for each in found if each.is_evidence}
+        if _lacking(group, found) or not rates:
+            chosen.append(group[0])
+            continue
+        best = max(rates, key=lambda variant: rates[variant])
+        is_new = any(each.git.get("sha") == run.context.git.get("sha") for each in found)
+        wanted = [best] if is_new else [best, *neighbours(group[0].peer, best)]
+        chosen += [job for job in group if job.axes["variant"] in wanted]
+    return chosen
+
+
+def is_searched(group: Sequence[PeerJob]) -> bool:
+    """True if a point has so many variants that they are searched."""
+    return len(group) >= LEAST_VARIANTS
+
+
+def neighbours(peer: Peer, variant: str) -> list[str]:
+    """Return the variants that differ in one option, by one place among its values."""
+    options = {name: dict(each) for name, each in peer.variants.items()}
+    own = options[variant]
+
+    def place(option: str, value: Any) -> int:
+        return sorted({each[option] for each in options.values()}).index(value)
+
+    def is_next(other: dict[str, Any]) -> bool:
+        return sum(abs(place(option, other[option]) - place(option, value)) for option, value in own.items()) == 1
+
+    return [name for name, each in options.items() if is_next(each)]
+
+
+def groups(jobs: Sequence[PeerJob]) -> list[list[PeerJob]]:
+    """Return jobs in groups that differ in the variant only."""
+
+    def point(job: PeerJob) -> tuple[Any, ...]:
+        return (job.peer.name, *((axis, value) for axis, value in job.axes.items() if axis != "variant"))
+
+    return list(groups_of(jobs, point).values())
+
+
+def _versions(job: PeerJob, run: Run) -> dict[str, Any] | None:
+    """Return the versions of a peer; None if it cannot start."""
+    try:
+        return versions(job, run)
+    except WorkerError:
+        return None
+
+
+def _found(group: Sequence[PeerJob], of: dict[str, Any], run: Run, files: Sequence[Path]) -> list[Record]:
+    """Return a point's searched records of given versions on this kind of machine."""
+    keys = {point_key(job.case, job.point) for job in group}
+    return [
+        record
+        for record in read_existing(*files)[0]
+        if key(record) in keys
+        and (record.status == "failed" or record.notes.get("versions") == of)
+        and kind(record.machine) == kind(run.context.machine)
+    ]
+
+
+def _lacking(group: Sequence[PeerJob], found: Sequence[Record]) -> list[PeerJob]:
+    there = {key(record) for record in found}
+    return [job for job in group if point_key(job.case, job.point) not in there]
+
+
+def _variant(record: Record) -> str:
+    return str(record.point["variant"])
+
+
+def _rate(record: Record) -> float:
+    return (record.metrics or {})["env_steps_per_s"].value
