@@ -139,6 +139,8 @@ def many_steps_points(preset: Preset) -> list[Point]:
         of_one = [10_000, *([100_000, 1_000_000] if on_gpu else [])]
         sizes = {(env, 1): of_one[:: len(of_one) - 1 or 1] for env in EPISODE_LENGTHS}
         sizes[CARTPOLE] = of_one
+        if preset == "full":
+            sizes["mountain_car", 1] = of_one  # as other software is compared
         sizes[TAG_GRIDWORLD] = sizes[TAG_CONTINUOUS] = [100, *([2_000] if on_gpu else [])]
     points = [
         env_point(env, backend, n_envs, n_agents, mode=mode, kept=kept)
