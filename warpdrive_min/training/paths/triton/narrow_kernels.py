@@ -58,7 +58,7 @@ def _store_rows(at, block, first, n_rows, n_columns: tl.constexpr, ROWS: tl.cons
     tl.store(at + row * n_columns + column, block, mask=(row < n_rows) & (column < n_columns))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n_rows"])
 def forward(
     x,
     w1,

@@ -20,7 +20,7 @@ def own_weights(
     return tl.load(w1 + unit * F + OWN + agent[:, None], (agent < N_AGENTS)[:, None] & (unit < H1), 0.0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n_envs"])
 def forward(
     sums,  # (n_envs, H1)
     w1,  # (H1, F)

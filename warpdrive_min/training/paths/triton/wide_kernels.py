@@ -15,7 +15,7 @@ import triton.language as tl
 from warpdrive_min.training.paths.triton.tiles import activate, derivative, exchanged
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n_rows"])
 def forward(
     x,  # (n_rows, N_INPUTS) float32
     w1,  # (WIDTH_1, N_CHUNKS * BLOCK_INPUTS)
