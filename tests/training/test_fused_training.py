@@ -59,7 +59,7 @@ BY_CPU = [(name, {}) for name, _ in ALGORITHMS if name != "DDPG"]
 BY_CPU += [("PPO", {"shared": False, "activation": "relu"}), ("PPO, continuous", {"learn_log_std": False})]
 ON_GPU = [*ALGORITHMS[:3], ("PPO, normalised members", {}), ("PPO, members of several agents", {})]
 """The others are nightly on a GPU: each compiles for seconds."""
-SLOW = ("PPO, members", "PPO, members of several agents")
+SLOW = ("PPO, members", "PPO, members of several agents", "PPO, normalised members")
 """Nightly in Triton's interpreter."""
 IN_ONE_PASS = {"A2C", "PPO", "two policies", *POPULATIONS} - {"PPO, continuous members"}
 """Small networks of discrete actions, with no stored outputs before gradients."""

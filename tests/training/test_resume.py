@@ -12,6 +12,7 @@ import pytest
 
 from envs import ENVS
 from tests.environments.counter import Counter
+from tests.support import by_night
 from tests.training.builders import (
     A2C,
     CLASSIC,
@@ -152,7 +153,7 @@ def test_resumed_time_goes_on(tmp_path):
 
 @pytest.mark.parametrize(
     ("n_ranks", "names", "n_iterations"),
-    [(1, ["DDPG"], 9), pytest.param(1, ["PPO", "DDPG"], 24, marks=pytest.mark.nightly), (2, ["PPO"], 9)],
+    [(1, ["DDPG"], 9), by_night(1, ["PPO", "DDPG"], 24), by_night(2, ["PPO"], 9)],
 )
 def test_killed_run_ends_as_one_that_was_not(n_ranks, names, n_iterations, tmp_path):
     """Killed and resumed runs equal an undisturbed one.
