@@ -33,6 +33,7 @@ class Commands(TableGroup):
         "static": Row(f"{__package__}.static.command:static", file_error=5),
         "plot": Row(f"{__package__}.show.plots:plot"),
         "report": Row(f"{__package__}.report:report"),
+        "learning": Row(f"{__package__}.learning:learning"),
         "list": Row(f"{__package__}.list:list_"),
     }
 

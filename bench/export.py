@@ -13,6 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final
 
+import numpy as np
 import pandas as pd
 import typer
 
@@ -30,6 +31,7 @@ from .judge.evidence import name_of
 from .show.frames import frame_of
 from .show.labels import SPREADS
 from .show.records import by_machine
+from .show.scores import Scores, scores_of
 from .workloads.cases import CASES, is_present
 
 GROUPED_BY: Final = ("env", "implementation")
@@ -46,6 +48,8 @@ class Format(StrEnum):
     bencher = "bencher"
     csv = "csv"
     parquet = "parquet"
+    rliable = "rliable"
+    marl_eval = "marl-eval"
 
 
 def export(
@@ -53,14 +57,20 @@ def export(
     records: Annotated[list[Path], typer.Argument(help="Files or folders of records.")],
     out: Annotated[Path, typer.Option(help="Output file; for asv, the folder of its results.")],
 ) -> None:
-    """Write records as a CSV or Parquet table, or costs for other tools.
+    """Write records as a table, or costs and learning for other tools.
 
-    The tools are ASV, github-action-benchmark and Bencher.
+    Tables are CSV and Parquet. Costs are for ASV, github-action-benchmark and Bencher. Learning, of runs to the end, is
+    for rliable (.npz) and marl-eval (JSON).
     """
     require_writable(out, "--out", is_file=to is not Format.asv)
     with exiting(1, FileError, ShowError, OSError, to_stderr=True):
         with reporting_skipped_lines() as skipped_lines:
             given = read_all(records, skipped_lines)
+        if to in LEARNING:
+            scores = scores_of(given)
+            write_atomically(out, LEARNING[to](scores))
+            echo(f"written: {out}: {len(scores.returns)} algorithms, tasks {', '.join(scores.tasks)}")
+            return
         if to in TABLES:
             if not given:
                 raise ShowError(
@@ -106,6 +116,56 @@ def parquet(frame: pd.DataFrame) -> bytes:
 
 
 TABLES: Final[Mapping[Format, Callable[[pd.DataFrame], str | bytes]]] = {Format.csv: csv, Format.parquet: parquet}
+
+
+# ------------------------------------------------------------------ learning
+
+N_STEPS: Final = 20
+"""Positions of a curve in marl-eval's format, which needs equally many in all runs."""
+
+
+def rliable(scores: Scores) -> bytes:
+    """Return normalised scores as ``.npz``: (seeds, tasks) by algorithm.
+
+    ``dict(numpy.load(file))`` is the score dictionary of rliable.
+    """
+    content = io.BytesIO()
+    arrays: dict[str, Any] = {name: scores.matrix(name) for name in scores.returns}
+    np.savez(content, **arrays)
+    return content.getvalue()
+
+
+def marl_eval(scores: Scores) -> str:
+    """Return curves and returns as marl-eval's JSON.
+
+    Source: https://github.com/instadeepai/marl-eval, "Data structure for raw experiment data".
+    """
+    n = min(len(runs) for tasks in scores.seeds.values() for runs in tasks)
+    tasks: dict[str, dict[str, Any]] = {task: {} for task in scores.tasks}
+    for name, of_tasks in scores.seeds.items():
+        for task, runs in zip(scores.tasks, of_tasks, strict=True):
+            tasks[task][name] = {f"seed_{run.point['seed']}": _curve_of(run) for run in runs[:n]}
+    return json.dumps({"warpdrive_min": tasks}, allow_nan=False) + "\n"
+
+
+def _curve_of(record: Record) -> dict[str, Any]:
+    """Return a run's curve at `N_STEPS` positions, and its return after training."""
+    assert record.curve is not None, "a run to the end has a curve"
+    returns = record.curve.mean_return[str(record.point["learner"])]
+    known = [(x, y) for x, y in zip(record.curve.env_steps, returns, strict=True) if y is not None]
+    steps = np.linspace(known[0][0], known[-1][0], N_STEPS)
+    values = np.interp(steps, [x for x, _ in known], [y for _, y in known])
+    curve = {
+        f"step_{index}": {"step_count": round(float(x)), "return": [float(y)]}
+        for index, (x, y) in enumerate(zip(steps, values, strict=True), start=1)
+    }
+    return {**curve, "absolute_metrics": {"return": [(record.metrics or {})["return_after"].value]}}
+
+
+LEARNING: Final[Mapping[Format, Callable[[Scores], str | bytes]]] = {
+    Format.rliable: rliable,
+    Format.marl_eval: marl_eval,
+}
 
 
 # ------------------------------------------------------------------ times and costs

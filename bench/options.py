@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
+
+from warpdrive_min.errors import ConfigError
 
 from .core import machine
 from .core.archive import read_toml
@@ -22,7 +25,7 @@ from .core.record import RESULTS, Record, RecordError, new_run_id, read_all, rep
 from .process.sweep import read_existing
 from .show import render
 from .workloads.cases import CASES, jobs
-from .workloads.shared import availability
+from .workloads.shared import ON_GPU, availability, has_gpu
 
 if TYPE_CHECKING:
     from warpdrive_min.backends import Availability
@@ -290,6 +293,37 @@ def why_none(choice: Choice) -> str:
     return existing_values(conditions, timed)
 
 
+PRESET: Final = "BENCH_PRESET"
+"""Environment variable that chooses the points of ASV and pytest-benchmark."""
+OF_GATE: Final = "gated"
+"""Value of $BENCH_PRESET for the points of `bench/judge/gated.toml`."""
+
+
+def points_of_tools() -> tuple[str, list[Job]]:
+    """Return $BENCH_PRESET and the timed points of ASV and pytest-benchmark.
+
+    Without the variable these are the points of a gate on a GPU, and of preset smoke on a CPU. A CPU has no points of
+    GPU backends.
+
+    Raises:
+        ConfigError: The variable names no preset.
+    """
+    names = (OF_GATE, *PresetName)
+    name = os.environ.get(PRESET) or (OF_GATE if has_gpu() else PresetName.smoke)
+    if name not in names:
+        raise ConfigError(f"${PRESET}: must be one of {', '.join(names)} (got {name}); unset it, or name one")
+    preset: Preset = "default" if name == OF_GATE else PresetName(name).value
+    timed = [job for job in jobs(preset) if job.case.workload is Timed]
+    if not has_gpu():
+        timed = [job for job in timed if job.point["backend"] not in ON_GPU]
+    return str(name), [job for job in timed if name != OF_GATE or is_gated(job)]
+
+
+def is_gated(job: Job) -> bool:
+    """True if a gate measures a point by default."""
+    return any(matches({"case": job.case.name, **job.point}, each) for each in GATED)
+
+
 @contextmanager
 def as_compare_error(before: str = "") -> Iterator[None]:
     """Turn a BadParameter into a CompareError."""
@@ -311,4 +345,4 @@ def gated(choice: Choice, with_untimed: bool = False) -> list[Job]:
         return found
     if choice.preset == "smoke":  # new processes take seconds in each preset
         return [job for job in found if job.case.workload is Timed]
-    return [job for job in found if any(matches({"case": job.case.name, **job.point}, each) for each in GATED)]
+    return list(filter(is_gated, found))

@@ -486,6 +486,32 @@ class WallStopwatch:
         return self._clock() - start, None
 
 
+class Stamp:
+    """Point in time on a device; differences are seconds per unit of work.
+
+    On a GPU it is an event on the current stream, and a difference waits for the later one.
+
+    Args:
+        device: Device of the work.
+        units: Units of work between two stamps.
+    """
+
+    def __init__(self, device: torch.device, units: float = 1.0) -> None:
+        import torch  # noqa: PLC0415  (takes seconds)
+
+        self._units = units
+        self._event = torch.cuda.Event(enable_timing=True) if device.type == "cuda" else None
+        if self._event:
+            self._event.record()
+        self._s = time.perf_counter()
+
+    def __sub__(self, earlier: Stamp) -> float:
+        if self._event is None or earlier._event is None:
+            return (self._s - earlier._s) / self._units
+        self._event.synchronize()
+        return float(earlier._event.elapsed_time(self._event)) / 1e3 / self._units
+
+
 class EventStopwatch:
     """Wall time and device time (by events) of a block, with synchronisation."""
 

@@ -18,7 +18,7 @@ from ..core.case import Job
 from ..core.groups import groups_of
 from ..core.point import Metric, point_name
 from ..core.record import Context, Record, merged, oldest_first
-from ..core.stats import holm, median
+from ..core.stats import FEWEST_SEEDS, holm, median
 from ..options import LEAST_THRESHOLDS, Choice, say
 from ..process.checkouts import WORKING_TREE, revisions
 from ..process.concurrent_setup import run_points
@@ -35,8 +35,6 @@ BYTES: Final = "bytes"
 """Unit of exact figures."""
 STEPS: Final = "env_steps_to_threshold"
 RETURN: Final = "return_after"
-FEWEST_SEEDS: Final = 8
-"""Seeds a side below which no order of them has a p-value below 0.1 %."""
 
 
 def is_untimed(record: Record) -> bool:

@@ -1,6 +1,6 @@
 """Coverage of a rate's intervals: simulated, and of published processes.
 
-``python -m tests.bench.coverage`` prints both tables of docs/intervals.md.
+``python -m tests.bench.coverage`` prints the tables of docs/intervals.md.
 """
 
 from __future__ import annotations
@@ -16,7 +16,15 @@ from scipy.signal import lfilter
 from bench.core.groups import groups_of
 from bench.core.machine import kind
 from bench.core.record import RESULTS, Record, read_all
-from bench.core.stats import FEWEST_PROCESSES, median, median_interval, spread_over_processes
+from bench.core.stats import (
+    FEWEST_PROCESSES,
+    FEWEST_SEEDS,
+    interquartile_band,
+    interquartile_mean,
+    median,
+    median_interval,
+    spread_over_processes,
+)
 from bench.show.columns import Column, Table
 from bench.show.render import markdown
 
@@ -118,6 +126,26 @@ def measured(records: Sequence[Record], n: int) -> Table[Row]:
     return _table(heads, sorted(rows))
 
 
+RETURNS = {
+    "normal": lambda random, n: random.normal(1, 0.1, n),
+    "one run in five fails": lambda random, n: random.normal(np.where(random.random(n) < 0.2, 0.2, 1), 0.05),
+    "log-normal": lambda random, n: np.exp(random.normal(0, 0.5, n)),
+    "t, 3 degrees of freedom": lambda random, n: 1 + 0.1 * random.standard_t(3, n),
+}
+"""Distributions of a return over seeds."""
+
+
+def of_seeds(n: int) -> Table[Row]:
+    """Return the coverage of the interquartile mean over seeds, from n draws."""
+    random, rows = np.random.default_rng(0), list[Row]()
+    n_seeds = (FEWEST_SEEDS, 10, 20, 50)
+    for name, draw in RETURNS.items():
+        target = interquartile_mean(draw(random, 10**6))
+        bands = [[interquartile_band(draw(random, k)) for _ in range(n)] for k in n_seeds]
+        rows.append((name, *(f"{np.mean([low <= target <= high for low, high in each]):.1%}" for each in bands)))
+    return _table(("return over seeds", *(f"{k} seeds" for k in n_seeds)), rows)
+
+
 def _table(heads: Sequence[str], rows: Sequence[Row]) -> Table[Row]:
     columns = [Column(head, itemgetter(place)) for place, head in enumerate(heads)]
     return Table(columns=columns, rows=rows)
@@ -129,4 +157,4 @@ def published() -> list[Record]:
 
 
 if __name__ == "__main__":
-    print(markdown(simulated(4_000)), markdown(measured(published(), 1_000)), sep="\n\n")
+    print(markdown(simulated(4_000)), markdown(measured(published(), 1_000)), markdown(of_seeds(2_000)), sep="\n\n")

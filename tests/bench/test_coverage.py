@@ -42,7 +42,8 @@ def test_half_of_the_processes_agrees_with_the_other_half():
 
 @pytest.mark.nightly
 def test_page_has_the_tables_of_the_command():
-    """Both tables of docs/intervals.md are the command's output."""
+    """All tables of docs/intervals.md are the command's output."""
     text = PAGE.read_text()
     assert markdown(coverage.simulated(4_000)) in text
     assert markdown(coverage.measured(coverage.published(), 1_000)) in text
+    assert markdown(coverage.of_seeds(2_000)) in text

@@ -186,7 +186,9 @@ def test_interquartile_mean_leaves_out_a_quarter_at_each_end():
 
 def test_band_of_equal_runs_has_no_width_and_others_hold_the_mean():
     """Equal seeds give a zero interval; others surround the mean."""
-    values = np.stack([np.full(5, 3.0), np.array([1.0, 2.0, 3.0, 4.0, 5.0])], axis=1)
+    values = np.stack([np.full(9, 3.0), np.linspace(1.0, 5.0, 9)], axis=1)
     low, high = interquartile_band(values)
     assert (low[0], high[0]) == (3, 3)
-    assert 1 <= low[1] < interquartile_mean(values)[1] == 3 < high[1] <= 5
+    assert 1 < low[1] < interquartile_mean(values)[1] == 3 < high[1] < 5
+    low, high = interquartile_band(values[:7])
+    assert (low[1], high[1]) == (1, 4), "few seeds have their range"

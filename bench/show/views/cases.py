@@ -11,7 +11,7 @@ import numpy as np
 
 from ...core.groups import groups_of
 from ...core.record import Record
-from ...core.stats import interquartile_band, interquartile_mean, median, median_interval
+from ...core.stats import FEWEST_SEEDS, interquartile_band, interquartile_mean, median, median_interval
 from ...judge.anchors import SOURCES
 from ...workloads.shared import FP32, MEMBERS, continues_after_threshold
 from ..charts import MakeChart
@@ -28,7 +28,7 @@ from ..columns import (
     metric_column,
     value_column,
 )
-from ..labels import backend_label, environment, medians, number, ratio_text
+from ..labels import SPREADS, backend_label, environment, medians, number, ratio_text
 from ..records import by, metric, point_order
 from ..tables import all_points, differing, every_point, note_column, over_baseline
 from . import env_charts, run_charts
@@ -152,7 +152,8 @@ def learning_table(records: Sequence[Record]) -> Table[Seeds]:
         if not finite.size:
             return NOTHING
         low, high = interquartile_band(finite)
-        return f"{float(interquartile_mean(finite)):.4g} ({low:.4g} to {high:.4g})"
+        words = SPREADS["range"][0] if len(finite) < FEWEST_SEEDS else ""
+        return f"{float(interquartile_mean(finite)):.4g} ({words}{low:.4g} to {high:.4g})"
 
     whole = (
         Column("seeds above the threshold at the end", kept, is_right=True),
@@ -161,7 +162,8 @@ def learning_table(records: Sequence[Record]) -> Table[Seeds]:
     return Table(
         caption="Learning to a threshold. Steps and seconds are medians over seeds with 95 % order-statistic intervals "
         "(the range of fewer than six seeds). The return after training is an interquartile mean with its 95 % "
-        "bootstrap interval. The columns of single seeds show seeds that end low, which means and medians hide.",
+        "bootstrap interval, of fewer than eight seeds their range. The columns of single seeds show seeds that end "
+        "low, which means and medians hide.",
         rows=list(groups.values()),
         columns=[
             *(column_of(axis_column(name, records), lambda seeds: seeds[0]) for name in TASK[:4]),

@@ -382,10 +382,11 @@ class LearningCurves:
         return Chart(
             name=self.name,
             title=f"Learning curves by {self.axis.label}",
-            caption="Interquartile mean of the seeds' mean returns, with its 95 % bootstrap interval. A seed that has "
-            "finished counts with its last return. Each mark is the evaluation of one seed at the end of its training. "
-            "The horizontal line is the task's threshold.",
-            statistic="interquartile mean over seeds and its 95 % bootstrap interval; finished seeds keep their return",
+            caption="Interquartile mean of the seeds' mean returns, with its 95 % bootstrap interval, of fewer than "
+            "eight seeds their range. A seed that has finished counts with its last return. Each mark is the "
+            "evaluation of one seed at the end of its training. The horizontal line is the task's threshold.",
+            statistic="interquartile mean over seeds, its 95 % bootstrap interval (range of fewer than 8); finished "
+            "seeds keep their return",
             x=self.axis,
             y=Axis("mean return", is_log=False),
             panels=panels,
