@@ -15,7 +15,6 @@ from envs import CartPole, TagContinuous
 from envs.classic_control.acrobot.env import AcrobotConfig
 from envs.classic_control.acrobot.scene import draw as draw_acrobot
 from envs.classic_control.continuous_mountain_car.env import ContinuousMountainCarConfig
-from envs.classic_control.continuous_mountain_car.scene import draw as draw_continuous_mountain_car
 from envs.classic_control.mountain_car.env import MountainCarConfig
 from envs.classic_control.mountain_car.scene import draw as draw_mountain_car
 from envs.classic_control.pendulum.env import PendulumConfig
@@ -254,10 +253,10 @@ def test_cartpole_scene_is_the_worked_one():
     assert scene.readings["step"] == ["0 of 9", "1 of 9"]
 
 
-def shown(config: Any, draw: Callable[..., Scene], *arguments: Any, n_frames: int = 2, **arrays: Any) -> dict[str, Any]:
+def shown(config: Any, draw: Callable[..., Scene], n_frames: int = 2, **arrays: Any) -> dict[str, Any]:
     """Return the labelled layers of a hand-made episode's scene."""
-    env = types.SimpleNamespace(name="by hand")
-    scene = draw(config, episode_of(env, n_frames, **arrays), *arguments)
+    env = types.SimpleNamespace(name="by hand", config=config)
+    scene = draw(env, episode_of(env, n_frames, **arrays))
     return {layer.label: layer for layer in scene.layers if not isinstance(layer, Text) and layer.label}
 
 
@@ -295,14 +294,12 @@ def test_mountain_car_scene_is_the_worked_one():
     The goal is on the hill; in the valley the arrow is level.
     """
     state = np.full((2, 1, 2), -np.pi / 6, np.float32)
-    layers = shown(MountainCarConfig(), draw_mountain_car, np.array([0.0, -1.0]), state=state)
+    layers = shown(MountainCarConfig(), draw_mountain_car, state=state, sampled_actions=[[[1]], [[0]]])
     np.testing.assert_allclose(layers["goal"].y[0, 0], 0.45 * np.sin(1.5) + 0.55)
     np.testing.assert_allclose(np.ptp(layers["push"].x, axis=1), [0, 0.2], atol=1e-6)
     assert layers["push"].x[1, 1] < layers["push"].x[1, 0], "to the left"
     np.testing.assert_allclose(np.ptp(layers["push"].y, axis=1), 0, atol=1e-6)
-    clipped = shown(
-        ContinuousMountainCarConfig(), draw_continuous_mountain_car, state=state, sampled_actions=[[[0.5]], [[7.0]]]
-    )
+    clipped = shown(ContinuousMountainCarConfig(), draw_mountain_car, state=state, sampled_actions=[[[0.5]], [[7.0]]])
     np.testing.assert_allclose(np.ptp(clipped["push"].x, axis=1), [0.1, 0.2], atol=1e-6)
 
 
