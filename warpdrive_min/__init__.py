@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from warpdrive_min import stopping
 
@@ -13,42 +13,50 @@ from warpdrive_min import forks  # noqa: F401  (notes forks from now on)
 from warpdrive_min.lazy import AfterImport, MovedModules, on_first_use
 
 if TYPE_CHECKING:
-    from warpdrive_min.agreement import EnvironmentCPUvsGPU
-    from warpdrive_min.backends import BACKENDS, availability
-    from warpdrive_min.constants import Constants
-    from warpdrive_min.data_feed import DataFeed
-    from warpdrive_min.data_manager import CUDADataManager
-    from warpdrive_min.env_wrapper import EnvWrapper
-    from warpdrive_min.environment import CUDAEnvironmentContext, Environment
-    from warpdrive_min.function_manager import CUDAFunctionFeed, CUDAFunctionManager
-    from warpdrive_min.graph import capture
-    from warpdrive_min.logger import CUDALogController
-    from warpdrive_min.registrar import EnvironmentRegistrar, env_registrar
-    from warpdrive_min.resetter import CUDAEnvironmentReset
-    from warpdrive_min.ring_buffer import RingBuffer, RingBufferManager
-    from warpdrive_min.sampler import CUDASampler
-else:  # hidden from type checkers, which would accept any name
-    __getattr__ = on_first_use(
-        __name__,
-        {
-            "agreement": ("EnvironmentCPUvsGPU",),
-            "backends": ("BACKENDS", "availability"),
-            "consistency": (),
-            "validation": (),
-            "constants": ("Constants",),
-            "data_feed": ("DataFeed",),
-            "data_manager": ("CUDADataManager",),
-            "env_wrapper": ("EnvWrapper",),
-            "environment": ("CUDAEnvironmentContext", "Environment"),
-            "function_manager": ("CUDAFunctionFeed", "CUDAFunctionManager"),
-            "graph": ("capture",),
-            "logger": ("CUDALogController",),
-            "registrar": ("EnvironmentRegistrar", "env_registrar"),
-            "resetter": ("CUDAEnvironmentReset",),
-            "ring_buffer": ("RingBuffer", "RingBufferManager"),
-            "sampler": ("CUDASampler",),
-        },
+    from warpdrive_min.agreement import EnvironmentCPUvsGPU as EnvironmentCPUvsGPU
+    from warpdrive_min.backends import BACKENDS as BACKENDS
+    from warpdrive_min.backends import availability as availability
+    from warpdrive_min.constants import Constants as Constants
+    from warpdrive_min.data_feed import DataFeed as DataFeed
+    from warpdrive_min.data_manager import CUDADataManager as CUDADataManager
+    from warpdrive_min.env_wrapper import EnvWrapper as EnvWrapper
+    from warpdrive_min.environment import CUDAEnvironmentContext as CUDAEnvironmentContext
+    from warpdrive_min.environment import Environment as Environment
+    from warpdrive_min.function_manager import (
+        CUDAFunctionFeed as CUDAFunctionFeed,
     )
+    from warpdrive_min.function_manager import (
+        CUDAFunctionManager as CUDAFunctionManager,
+    )
+    from warpdrive_min.graph import capture as capture
+    from warpdrive_min.logger import CUDALogController as CUDALogController
+    from warpdrive_min.registrar import EnvironmentRegistrar as EnvironmentRegistrar
+    from warpdrive_min.registrar import env_registrar as env_registrar
+    from warpdrive_min.resetter import CUDAEnvironmentReset as CUDAEnvironmentReset
+    from warpdrive_min.ring_buffer import RingBuffer as RingBuffer
+    from warpdrive_min.ring_buffer import RingBufferManager as RingBufferManager
+    from warpdrive_min.sampler import CUDASampler as CUDASampler
+
+NAMES: Final = {
+    "agreement": ("EnvironmentCPUvsGPU",),
+    "backends": ("BACKENDS", "availability"),
+    "constants": ("Constants",),
+    "data_feed": ("DataFeed",),
+    "data_manager": ("CUDADataManager",),
+    "env_wrapper": ("EnvWrapper",),
+    "environment": ("CUDAEnvironmentContext", "Environment"),
+    "function_manager": ("CUDAFunctionFeed", "CUDAFunctionManager"),
+    "graph": ("capture",),
+    "logger": ("CUDALogController",),
+    "registrar": ("EnvironmentRegistrar", "env_registrar"),
+    "resetter": ("CUDAEnvironmentReset",),
+    "ring_buffer": ("RingBuffer", "RingBufferManager"),
+    "sampler": ("CUDASampler",),
+}
+"""Public names of each module, imported on first use."""
+__all__ = sorted(name for names in NAMES.values() for name in names)
+if not TYPE_CHECKING:  # hidden from type checkers, which would accept any name
+    __getattr__ = on_first_use(__name__, {**NAMES, "consistency": (), "validation": ()})
 
 MovedModules(
     {
@@ -66,28 +74,6 @@ MovedModules(
 )
 
 AfterImport("gymnasium", f"{__name__}.bridges.registration:register_envs")  # Gymnasium itself has no plugins
-
-__all__ = [
-    "BACKENDS",
-    "CUDADataManager",
-    "CUDAEnvironmentContext",
-    "CUDAEnvironmentReset",
-    "CUDAFunctionFeed",
-    "CUDAFunctionManager",
-    "CUDALogController",
-    "CUDASampler",
-    "Constants",
-    "DataFeed",
-    "EnvWrapper",
-    "Environment",
-    "EnvironmentCPUvsGPU",
-    "EnvironmentRegistrar",
-    "RingBuffer",
-    "RingBufferManager",
-    "availability",
-    "capture",
-    "env_registrar",
-]
 
 
 def __dir__() -> list[str]:

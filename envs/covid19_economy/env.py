@@ -19,7 +19,6 @@ from warpdrive_min.config import (
 )
 from warpdrive_min.data_feed import DataFeed
 from warpdrive_min.environment import Environment, sources_in
-from warpdrive_min.rendering import Episode, Scene
 from warpdrive_min.spaces import Discrete
 
 from . import data
@@ -103,6 +102,7 @@ class Covid19Economy(Environment):
     name = "Covid19Economy"
     tolerance = 1e-4
     kernel_sources = sources_in(__package__)
+    scene = draw
     roles: Mapping[str, Sequence[int]] = {"governor": range(N_STATES), "government": [GOVERNMENT]}
 
     def __init__(self, *, env_backend: str = "cpu", **config: Any) -> None:
@@ -131,10 +131,6 @@ class Covid19Economy(Environment):
         A state: 12 of people, 60 of work, 70 of welfare, 16 of averages, 20 to observe.
         """
         return 178 * N_STATES + 80
-
-    def scene(self, episode: Episode) -> Scene:
-        """Draw the states as map tiles with stringency, unemployment and deaths."""
-        return draw(episode)
 
     def get_constants(self) -> dict[str, Constant]:
         """Return the compiled-in constants."""

@@ -54,7 +54,7 @@ def places() -> dict[str, tuple[int, int]]:
     }
 
 
-def draw(episode: Episode) -> Scene:
+def draw(_env: Any, episode: Episode) -> Scene:
     """Return the scene of an episode with levels, unemployment and recovered people."""
     known, place = data.load(), places()
     columns, rows = np.array([place[code] for code in known.states], float).T

@@ -14,7 +14,6 @@ from warpdrive_min.config import Config, PoolSize, PositiveFloat, PositiveInt, S
 from warpdrive_min.data_feed import DataFeed
 from warpdrive_min.environment import Environment, sources_in, trainer_arrays
 from warpdrive_min.errors import ConfigError, known
-from warpdrive_min.rendering import Episode, Scene
 from warpdrive_min.spaces import MultiDiscrete
 
 from . import data
@@ -203,6 +202,7 @@ class Rice(Environment):
 
     name = "Rice"
     kernel_sources = sources_in(__package__)
+    scene = draw
     tolerance = 5e-3
 
     def __init__(self, *, env_backend: str = "cpu", **config: Any) -> None:
@@ -245,10 +245,6 @@ class Rice(Environment):
     def n_choices(self) -> int:
         """Length of a row of the mask; 1 (unused) without negotiation."""
         return sum(self.config.action_levels) if self.config.negotiation else 1
-
-    def scene(self, episode: Episode) -> Scene:
-        """Draw the regions' emissions and the temperatures."""
-        return draw(self.config, episode)
 
     def get_constants(self) -> dict[str, Constant]:
         """Return the compiled-in constants."""

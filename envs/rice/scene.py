@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
 import numpy as np
 
 from warpdrive_min.rendering import Episode, Markers, Path, Scene
 from warpdrive_min.rendering.scene import Array, Colour, Fill, Layer, Text, numbers, static_points, subtitle
-
-if TYPE_CHECKING:
-    from .env import RiceConfig
 
 HEIGHT = 10.0
 """Height of each of the two panels."""
@@ -19,11 +16,12 @@ GAP = 2.5
 BOXES: Final[tuple[tuple[str, Colour], ...]] = (("atmosphere", "vermilion"), ("ocean", "blue"))
 
 
-def draw(config: RiceConfig, episode: Episode) -> Scene:
+def draw(env: Any, episode: Episode) -> Scene:
     """Return the scene of an episode; a frame is a period.
 
     The episode needs emissions, mitigation, output and temperature.
     """
+    config = env.config
     n, world, ends = config.n_agents, config.world, slice(None, None, config.n_stages)
     names = ("emissions", "mitigation", "output", "temperature")
     emissions, mitigation, output, temperature = (episode[name][ends].astype(float) for name in names)

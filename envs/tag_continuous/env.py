@@ -26,7 +26,6 @@ from warpdrive_min.data_feed import DataFeed
 from warpdrive_min.environment import Array, Arrays, Environment, sources_in, trainer_arrays
 from warpdrive_min.errors import require
 from warpdrive_min.function_manager import SPREAD_THREADS, KernelCall
-from warpdrive_min.rendering import Episode, Scene
 from warpdrive_min.spaces import MultiDiscrete
 
 from .crowds import CROWD, PAIRS_AT_ONCE, Crowd
@@ -234,6 +233,7 @@ class TagContinuous(Environment):
     name = "TagContinuous"
     tolerance = 2e-5
     kernel_sources = sources_in(__package__)
+    scene = draw
     spread_sources = sources_in(__package__, "spread")
     """Kernels for many agents; several blocks share an environment."""
 
@@ -380,10 +380,6 @@ class TagContinuous(Environment):
     def cell_parts(self) -> int:
         """Number of parts of the cells, each summed by a block; 1 for few cells."""
         return -(-(self.cells_per_side**2) // CELLS_OF_A_PART)
-
-    def scene(self, episode: Episode) -> Scene:
-        """Draw the square, headings, trails, the taggers' reach, and agents out."""
-        return draw(self.config, self.agent_types, episode)
 
     def get_constants(self) -> dict[str, Constant]:
         """Return the compiled-in constants.

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from warpdrive_min.rendering import Circles, Episode, Markers, Path, Scene
 from warpdrive_min.rendering.scene import numbers, static_points, steps, subtitle
-
-if TYPE_CHECKING:
-    from .env import TagContinuousConfig
 
 TRAIL = 15
 """Length of a trail, frames."""
 
 
-def draw(config: TagContinuousConfig, agent_types: NDArray[np.int32], episode: Episode) -> Scene:
+def draw(env: Any, episode: Episode) -> Scene:
     """Return the scene of an episode with positions, directions and game flags."""
+    config = env.config
     x, y, angle = episode["loc_x"], episode["loc_y"], episode["direction"]
     in_game = episode["still_in_the_game"] > 0
-    taggers, runners = np.flatnonzero(agent_types == 1), np.flatnonzero(agent_types == 0)
+    taggers, runners = (np.flatnonzero(env.agent_types == of) for of in (1, 0))
     side = config.grid_length
     size = float(np.clip(55 / np.sqrt(config.n_agents), 2.5, 6))
     runs = in_game[:, runners]

@@ -16,7 +16,6 @@ from warpdrive_min.data_feed import DataFeed
 from warpdrive_min.environment import Environment, sources_in, trainer_arrays
 from warpdrive_min.errors import require
 from warpdrive_min.function_manager import KernelCall
-from warpdrive_min.rendering import Episode, Scene
 from warpdrive_min.spaces import Discrete
 
 from .scene import draw
@@ -157,6 +156,7 @@ class TagGridWorld(Environment):
 
     name = "TagGridWorld"
     kernel_sources = sources_in(__package__)
+    scene = draw
     spread_sources = sources_in(__package__, "spread")
     """Kernels with several blocks per environment."""
 
@@ -228,10 +228,6 @@ class TagGridWorld(Environment):
     def own_columns(self) -> int | None:
         """First column that marks the agent itself, in full observations; else None."""
         return 3 * self.num_agents if self.config.use_full_observation and not self.is_spread else None
-
-    def scene(self, episode: Episode) -> Scene:
-        """Draw the cells, the taggers, the runner, and their trails."""
-        return draw(self.config, episode)
 
     def get_constants(self) -> dict[str, Constant]:
         """Return the compiled-in constants."""

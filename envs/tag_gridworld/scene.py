@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
 from warpdrive_min.rendering import Episode, Markers, Path, Scene
 from warpdrive_min.rendering.scene import circle, numbers, static_points, steps, subtitle
-
-if TYPE_CHECKING:
-    from .env import TagGridWorldConfig
 
 TRAIL = 6
 """Length of a trail, frames."""
@@ -18,11 +15,12 @@ MAX_LINES = 101
 """Maximum number of grid lines per direction; more would be one grey area."""
 
 
-def draw(config: TagGridWorldConfig, episode: Episode) -> Scene:
+def draw(env: Any, episode: Episode) -> Scene:
     """Return the scene of an episode with positions; the last agent is the runner.
 
     Taggers have small offsets in different directions, so that all on one cell are visible.
     """
+    config = env.config
     aside = 0.27 * circle(config.num_taggers + 1)[:-1].T
     x = episode["loc_x"].astype(float)
     y = episode["loc_y"].astype(float)

@@ -1,10 +1,9 @@
-"""Recording of an episode on the device, with one copy to the host."""
+"""Recording of an episode on the device."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -22,8 +21,6 @@ WRITTEN_BY_STEPS: Final = (Constants.ACTIONS, Constants.REWARDS, DONE, TERMINATE
 
 All but the first are always recorded.
 """
-ALIGNMENT: Final = 16
-"""Alignment of arrays in the buffer, bytes; no element is larger."""
 
 
 def record(
@@ -33,10 +30,10 @@ def record(
     env_id: int = 0,
     arrays: Sequence[str] | None = None,
 ) -> Episode:
-    """Step a wrapper and return one environment's episode; synchronises once.
+    """Step a wrapper and return one environment's episode; synchronises at the end.
 
-    All steps are enqueued without checking for an end. Then one copy brings the record to the host; this is the only
-    call that synchronises. So every copy of the environment takes ``n_steps`` steps, also past the end of an episode.
+    All steps are enqueued without checking for an end. Then the record is copied to the host; only these copies
+    synchronise. So every copy of the environment takes ``n_steps`` steps, also past the end of an episode.
     Call ``wrapper.reset()`` afterwards.
 
     Args:
@@ -57,15 +54,14 @@ def record(
     _check(wrapper, n_steps, env_id)
     data = wrapper.cuda_data_manager
     rows = {name: data.tensor(name)[env_id] for name in _names(wrapper, arrays)}
-    buffer, frames = _allocate(wrapper, rows, n_steps + 1)
-    frames[RESET_SEED].copy_(data.tensor(RESET_SEED))
+    frames, seed = _allocate(wrapper, rows, n_steps + 1), data.tensor(RESET_SEED).clone()
     for t in range(n_steps + 1):
         if t > 0:
             policy()
             wrapper.step()
         for name, row in rows.items():
             frames[name][t].copy_(row)
-    return _episode(wrapper, env_id, buffer, frames)
+    return _episode(wrapper, env_id, seed, frames)
 
 
 def _check(wrapper: EnvWrapper, n_steps: int, env_id: int) -> None:
@@ -98,38 +94,19 @@ def _names(wrapper: EnvWrapper, wanted: Sequence[str] | None) -> list[str]:
     return list(dict.fromkeys([*always, *wanted]))
 
 
-def _allocate(
-    wrapper: EnvWrapper, rows: Mapping[str, torch.Tensor], n_frames: int
-) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """Return a device buffer, with views for the frames of each array and the seed."""
+def _allocate(wrapper: EnvWrapper, rows: Mapping[str, torch.Tensor], n_frames: int) -> dict[str, torch.Tensor]:
+    """Return the frames of each array, zeros on the device."""
     data = wrapper.cuda_data_manager
-    words = data.tensor(RESET_SEED)
-    shapes = {name: (n_frames, *row.shape) for name, row in rows.items()} | {RESET_SEED: tuple(words.shape)}
-    dtypes = {name: row.dtype for name, row in rows.items()} | {RESET_SEED: words.dtype}
-    starts, size = {}, 0
-    for name, shape in shapes.items():
-        starts[name] = size
-        size += -(-math.prod(shape) * dtypes[name].itemsize // ALIGNMENT) * ALIGNMENT
-    free, do = data.free_bytes(), "record fewer steps, or name the arrays"
+    size, free = n_frames * sum(row.nbytes for row in rows.values()), data.free_bytes()
     rule = f"{n_frames} frames need {size:,} bytes on {data.device} (free are {free:,})"
-    require(size <= free, "record", rule, do=do, error=DeviceMemoryError)
-    buffer = torch.zeros(size, dtype=torch.uint8, device=data.device)
-    views = {
-        name: buffer[starts[name] :][: math.prod(shape) * dtypes[name].itemsize].view(dtypes[name]).view(shape)
-        for name, shape in shapes.items()
-    }
-    return buffer, views
+    require(size <= free, "record", rule, do="record fewer steps, or name the arrays", error=DeviceMemoryError)
+    return {name: row.new_zeros((n_frames, *row.shape)) for name, row in rows.items()}
 
 
-def _episode(wrapper: EnvWrapper, env_id: int, buffer: torch.Tensor, views: Mapping[str, torch.Tensor]) -> Episode:
-    """Copy the buffer to the host and cut every array after the episode's end."""
-    host = buffer.cpu()
-    arrays = {}
-    for name, view in views.items():
-        offset = view.storage_offset() * view.element_size()
-        part = host[offset : offset + view.numel() * view.element_size()]
-        arrays[name] = part.view(view.dtype).view(view.shape).numpy()
-    low, high = (int(word) & 0xFFFFFFFF for word in arrays.pop(RESET_SEED))
+def _episode(wrapper: EnvWrapper, env_id: int, seed: torch.Tensor, frames: Mapping[str, torch.Tensor]) -> Episode:
+    """Copy the frames to the host, and cut every array after the episode's end."""
+    arrays = {name: each.cpu().numpy() for name, each in frames.items()}
+    low, high = (int(word) & 0xFFFFFFFF for word in seed.cpu().numpy())
     require(not arrays[DONE][0], "record", f"the episode of environment {env_id} is over", do="call reset() first")
     ends = np.flatnonzero(arrays[DONE])
     n_frames = int(ends[0]) + 1 if len(ends) else len(arrays[DONE])

@@ -768,9 +768,7 @@ def _read_yaml(path: str | Path) -> Any:
         reader = loader(content)
         if (node := reader.get_single_node()) is None:
             return None
-        _, size = _extent(node, {})
-        require(size <= MAX_NODES, what, f"{path} must have at most {MAX_NODES:,} values, with those of aliases", size)
-        _require_unique_keys(node, path)
+        _check_nodes(node, path)
         return reader.construct_document(node)
     except RecursionError as error:
         rule = f"{path} must not be nested deeper than {MAX_DEPTH} levels, nor contain itself"
@@ -781,37 +779,25 @@ def _read_yaml(path: str | Path) -> Any:
         raise ConfigError.of(what, f"{path} must be YAML", error, do) from error
 
 
-def _extent(node: Any, known_extents: dict[int, tuple[int, int]], depth: int = 0) -> tuple[int, int]:
-    """Return depth and size of a YAML node, with aliases resolved.
+def _check_nodes(root: Any, path: str | Path) -> None:
+    """Raise `ConfigError` for a repeated key, which PyYAML would accept, or too many values.
+
+    Values of aliases count each time.
 
     Raises:
-        RecursionError: The node is nested too deeply, or contains itself.
+        RecursionError: A node is nested too deeply, or contains itself.
     """
-    if id(node) not in known_extents:
-        below = [node.value] if isinstance(node.value, str) else node.value
-        parts = [part for each in below for part in (each if isinstance(each, tuple) else (each,))]
+    nodes, n_nodes = [(root, 0)], 0
+    while nodes:
+        node, depth = nodes.pop()
+        n_nodes += 1
+        rule = f"{path} must have at most {MAX_NODES:,} values, with those of aliases"
+        require(n_nodes <= MAX_NODES, "run config", rule, "more")
         if depth > MAX_DEPTH:
             raise RecursionError
-        extents = [_extent(part, known_extents, depth + 1) for part in parts if not isinstance(part, str)]
-        heights, sizes = zip((0, 0), *extents, strict=True)
-        known_extents[id(node)] = (1 + max(heights), 1 + sum(sizes))
-    height, size = known_extents[id(node)]
-    if depth + height > MAX_DEPTH:
-        raise RecursionError
-    return height, size
-
-
-def _require_unique_keys(root: Any, path: str | Path) -> None:
-    """Raise `ConfigError` for a repeated YAML key, which PyYAML would accept."""
-    nodes, visited = [root], set[int]()
-    while nodes:
-        node = nodes.pop()
-        if isinstance(node.value, str) or id(node) in visited:
-            continue
-        visited.add(id(node))
         keys = set[tuple[str, str]]()
-        for part in node.value:
-            nodes += part if isinstance(part, tuple) else (part,)
+        for part in () if isinstance(node.value, str) else node.value:
+            nodes += [(each, depth + 1) for each in (part if isinstance(part, tuple) else (part,))]
             key = part[0] if isinstance(part, tuple) else None
             if key is not None and isinstance(key.value, str):
                 rule = f"{path}, line {key.start_mark.line + 1}: a mapping must have each key once"

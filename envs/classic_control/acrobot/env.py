@@ -9,7 +9,6 @@ import numpy as np
 
 from warpdrive_min.config import PositiveFloat, PositiveInt
 from warpdrive_min.environment import Array, sources_in
-from warpdrive_min.rendering import Episode, Scene
 from warpdrive_min.spaces import Discrete
 
 from .._common.single import SingleAgent, SingleConfig
@@ -126,21 +125,19 @@ class Acrobot(SingleAgent):
     name = "Acrobot"
     tolerance = 1e-4
     kernel_sources = sources_in(__package__)
+    scene = draw
     config: AcrobotConfig
     n_state, n_features = 4, 6
     state_period = (2 * math.pi, 2 * math.pi, 0.0, 0.0)
+    ops_per_step = 690
+    """Operations of a step.
+
+    Four slopes of 130 (100 of them sines), 60 to add up, 110 to wrap, observe, test.
+    """
 
     def __init__(self, *, env_backend: str = "cpu", **config: Any) -> None:
         """Set the fields of `AcrobotConfig` from keyword arguments."""
         super().__init__(AcrobotConfig(**config), Discrete(3), env_backend)
-
-    @property
-    def ops_per_step(self) -> int:
-        """Operations of a step.
-
-        Four slopes of 130 (100 of them sines), 60 to add up, 110 to wrap, observe, test.
-        """
-        return 690
 
     def near_threshold(self, state: Array) -> Array:
         """Return a mask of tips near the goal's height; angle wrapping decides nothing."""
@@ -149,10 +146,6 @@ class Acrobot(SingleAgent):
         height = -config.link_length_1 * np.cos(angle_1) - config.link_length_2 * np.cos(angle_1 + angle_2)
         near: Array = np.abs(height - config.goal_height) < ROUNDING_MARGIN
         return near
-
-    def scene(self, episode: Episode) -> Scene:
-        """Draw the two links and the goal height."""
-        return draw(self.config, episode)
 
     def draw_starts(self, generator: np.random.Generator, n_rows: int) -> Array:
         """Draw starts, uniform in every component."""

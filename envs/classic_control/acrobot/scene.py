@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
 from warpdrive_min.rendering import Circles, Episode, Path, Scene
 from warpdrive_min.rendering.scene import numbers, static_points, steps, subtitle
 
-if TYPE_CHECKING:
-    from .env import AcrobotConfig
 
-
-def draw(config: AcrobotConfig, episode: Episode) -> Scene:
+def draw(env: Any, episode: Episode) -> Scene:
     """Return the scene of an episode with the state; an angle of 0 hangs down."""
+    config = env.config
     first, second, _, _ = episode["state"][:, 0].T.astype(float)
     zero = np.zeros_like(first)
     elbow_x, elbow_y = config.link_length_1 * np.sin(first), -config.link_length_1 * np.cos(first)

@@ -9,7 +9,6 @@ import numpy as np
 
 from warpdrive_min.config import PositiveFloat, PositiveInt
 from warpdrive_min.environment import Array, sources_in
-from warpdrive_min.rendering import Episode, Scene
 from warpdrive_min.spaces import Discrete
 
 from .._common.single import SingleAgent, SingleConfig
@@ -79,27 +78,21 @@ class CartPole(SingleAgent):
 
     name = "CartPole"
     kernel_sources = sources_in(__package__)
+    scene = draw
     config: CartPoleConfig
     n_state = n_features = 4
+    ops_per_step = 80
+    """Operations of a step: 30 of the equations, 40 of sine and cosine, 10 of tests."""
 
     def __init__(self, *, env_backend: str = "cpu", **config: Any) -> None:
         """Set the fields of `CartPoleConfig` from keyword arguments."""
         super().__init__(CartPoleConfig(**config), Discrete(2), env_backend)
-
-    @property
-    def ops_per_step(self) -> int:
-        """Operations of a step: 30 of the equations, 40 of sine and cosine, 10 of tests."""
-        return 80
 
     def near_threshold(self, state: Array) -> Array:
         """Return a mask of states near a bound of position or angle."""
         near = np.abs(np.abs(state[:, 0]) - self.config.max_position) < ROUNDING_MARGIN
         near |= np.abs(np.abs(state[:, 2]) - self.config.max_angle) < ROUNDING_MARGIN
         return near
-
-    def scene(self, episode: Episode) -> Scene:
-        """Draw the cart on its track, the pole, and the bounds of the episode."""
-        return draw(self.config, episode)
 
     def draw_starts(self, generator: np.random.Generator, n_rows: int) -> Array:
         """Draw starts, uniform in every component."""

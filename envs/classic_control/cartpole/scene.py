@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from warpdrive_min.rendering import Circles, Episode, Path, Scene
 from warpdrive_min.rendering.scene import numbers, rectangle, static_points, steps, subtitle
 
-if TYPE_CHECKING:
-    from .env import CartPoleConfig
-
 CART_WIDTH, CART_HEIGHT = 0.5, 0.3
 """Size of the cart, m; a point in the dynamics."""
 
 
-def draw(config: CartPoleConfig, episode: Episode) -> Scene:
+def draw(env: Any, episode: Episode) -> Scene:
     """Return the scene of an episode with the state."""
+    config = env.config
     x, _, angle, _ = episode["state"][:, 0].T
     length, bound = 2 * config.half_length, config.max_position
     axle = np.full_like(x, CART_HEIGHT / 2)

@@ -6,11 +6,10 @@ from typing import Any, ClassVar
 
 from warpdrive_min.config import PositiveInt
 from warpdrive_min.environment import sources_in
-from warpdrive_min.rendering import Episode, Scene
 from warpdrive_min.spaces import Box
 
 from .._common.valley import ValleyCar, ValleyConfig
-from .scene import draw
+from ..mountain_car.scene import draw
 
 
 class ContinuousMountainCarConfig(ValleyConfig):
@@ -63,18 +62,12 @@ class ContinuousMountainCar(ValleyCar):
 
     name = "ContinuousMountainCar"
     kernel_sources = sources_in(__package__)
+    scene = draw
     config: ContinuousMountainCarConfig
+    ops_per_step = 45
+    """Operations of a step: 15 of equations and reward, 20 of cosine, 10 of tests."""
 
     def __init__(self, *, env_backend: str = "cpu", **config: Any) -> None:
         """Set the fields of `ContinuousMountainCarConfig` from keyword arguments."""
         checked = ContinuousMountainCarConfig(**config)
         super().__init__(checked, Box(checked.min_action, checked.max_action, (1,)), env_backend)
-
-    @property
-    def ops_per_step(self) -> int:
-        """Operations of a step: 15 of equations and reward, 20 of cosine, 10 of tests."""
-        return 45
-
-    def scene(self, episode: Episode) -> Scene:
-        """Draw the valley, the goal, the car and its push."""
-        return draw(self.config, episode)

@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 
 from warpdrive_min.config import PositiveInt
 from warpdrive_min.environment import sources_in
-from warpdrive_min.rendering import Episode, Scene
 from warpdrive_min.spaces import Discrete
 
 from .._common.valley import ValleyCar, ValleyConfig
@@ -49,17 +48,11 @@ class MountainCar(ValleyCar):
 
     name = "MountainCar"
     kernel_sources = sources_in(__package__)
+    scene = draw
     config: MountainCarConfig
+    ops_per_step = 40
+    """Operations of a step: 10 of the equations, 20 of the cosine, 10 of tests."""
 
     def __init__(self, *, env_backend: str = "cpu", **config: Any) -> None:
         """Set the fields of `MountainCarConfig` from keyword arguments."""
         super().__init__(MountainCarConfig(**config), Discrete(3), env_backend)
-
-    @property
-    def ops_per_step(self) -> int:
-        """Operations of a step: 10 of the equations, 20 of the cosine, 10 of tests."""
-        return 40
-
-    def scene(self, episode: Episode) -> Scene:
-        """Draw the valley, the goal, the car and its push."""
-        return draw(self.config, episode, episode["sampled_actions"][:, 0, 0] - 1)

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from warpdrive_min.rendering import Circles, Episode, Markers, Path, Scene
 from warpdrive_min.rendering.scene import numbers, rectangle, static_points, steps, subtitle
-
-if TYPE_CHECKING:
-    from .._common.valley import ValleyConfig
 
 LENGTH, HEIGHT, WHEEL = 0.16, 0.06, 0.03
 """Size of the car, in the unit of its position; a point in the dynamics."""
 
 
-def draw(config: ValleyConfig, episode: Episode, push: NDArray[Any]) -> Scene:
-    """Return the scene of an episode with the state.
-
-    Args:
-        config: Config with the valley and the goal.
-        episode: Recorded episode.
-        push: ``(n_frames,)``, from -1 (left) to 1 (right).
-    """
+def draw(env: Any, episode: Episode) -> Scene:
+    """Return the scene of an episode of either mountain car, with the state."""
+    config = env.config
+    push = episode["sampled_actions"][:, 0, 0]  # from -1 (left) to 1 (right)
+    if hasattr(config, "max_action"):
+        most = max(abs(config.min_action), abs(config.max_action))
+        push = np.clip(push, config.min_action, config.max_action) / most
+    else:
+        push = push - 1
     x, velocity = episode["state"][:, 0].T.astype(float)
     ground = np.linspace(config.min_position, config.max_position, 101)
     slope = np.arctan(3 * 0.45 * np.cos(3 * x))

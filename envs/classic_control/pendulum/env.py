@@ -9,7 +9,6 @@ import numpy as np
 
 from warpdrive_min.config import PositiveFloat, PositiveInt
 from warpdrive_min.environment import Array, sources_in
-from warpdrive_min.rendering import Episode, Scene
 from warpdrive_min.spaces import Box
 
 from .._common.single import SingleAgent, SingleConfig
@@ -90,23 +89,17 @@ class Pendulum(SingleAgent):
     name = "Pendulum"
     tolerance = 5e-5
     kernel_sources = sources_in(__package__)
+    scene = draw
     config: PendulumConfig
     n_state, n_features = 2, 3
     state_period = (2 * math.pi, 0.0)
+    ops_per_step = 100
+    """Operations of a step: 30 of the equations, 70 of two sines and a cosine."""
 
     def __init__(self, *, env_backend: str = "cpu", **config: Any) -> None:
         """Set the fields of `PendulumConfig` from keyword arguments."""
         checked = PendulumConfig(**config)
         super().__init__(checked, Box(-checked.max_torque, checked.max_torque, (1,)), env_backend)
-
-    @property
-    def ops_per_step(self) -> int:
-        """Operations of a step: 30 of the equations, 70 of two sines and a cosine."""
-        return 100
-
-    def scene(self, episode: Episode) -> Scene:
-        """Draw the pendulum and its torque."""
-        return draw(self.config, episode)
 
     def draw_starts(self, generator: np.random.Generator, n_rows: int) -> Array:
         """Draw starts, uniform in both components."""

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
 from warpdrive_min.rendering import Circles, Episode, Path, Scene
 from warpdrive_min.rendering.scene import numbers, static_points, steps, subtitle
 
-if TYPE_CHECKING:
-    from .env import PendulumConfig
-
 ARC = 24
 """Points of the torque's arc."""
 
 
-def draw(config: PendulumConfig, episode: Episode) -> Scene:
+def draw(env: Any, episode: Episode) -> Scene:
     """Return the scene of an episode with state and actions.
 
     An angle of 0 is upright; it grows to the left.
     """
+    config = env.config
     angle = episode["state"][:, 0, 0].astype(float)
     torque = np.clip(episode["sampled_actions"][:, 0, 0], -config.max_torque, config.max_torque)
     length, zero = config.length, np.zeros_like(angle)
