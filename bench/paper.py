@@ -28,7 +28,7 @@ from .show.records import by_machine, evidence_of, latest, measured_alone
 from .show.render import escape, floating_figure, floating_table, latex_header, template
 from .show.sets import published_records
 from .show.tables import RUN, every_point, hardware, headline
-from .show.views.all_charts import charts
+from .show.views.cases import charts
 
 OUT: Final = Path("results/paper")
 MANIFEST: Final = "MANIFEST.sha256"

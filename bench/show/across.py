@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import pandas as pd
 
 from ..core.machine import LIMITS
 from ..core.point import Figure
 from ..core.record import Record, oldest_first
-from .charts import BACKEND_STYLE, GREY, Axis, Chart, DataPoint, MakeChart, Panel, Series, by_code, points_along, rows
+from .charts import BACKEND_STYLE, GREY, Axis, Chart, DataPoint, Panel, Series, by_code, points_along, rows
 from .labels import (
     ENV_NAME,
     backend_label,
@@ -170,6 +170,3 @@ def _title(record: Record) -> str:
         more += [f"{point['neighbor_search']}".replace("_", " ")] if "neighbor_search" in point else []
         return ", ".join([environment(point["env"], agents=point["n_agents"], envs=point["n_envs"]), *more])
     return f"{case.replace('_', ' ')}: {point_label(point)}"
-
-
-CHARTS: Final[Sequence[MakeChart]] = (roofline, kernels, history)

@@ -31,7 +31,7 @@ from .charts import COLOURS, Chart, Panel, Series
 from .labels import commit_label, machine_label, notes
 from .records import by_machine, evidence_of
 from .sets import past_records, published_records
-from .views.all_charts import charts
+from .views.cases import charts
 
 STYLES: Final = Path(__file__).with_name("styles")
 PNG_COLOURS: Final = 128
