@@ -10,8 +10,9 @@ import pandas as pd
 from ..core.machine import LIMITS
 from ..core.point import Figure
 from ..core.record import Record, oldest_first
-from .charts import BACKEND_STYLE, GREY, Chart, DataPoint, Panel, Series, by_code, chart, points_along, rows
+from .charts import GREY, Chart, DataPoint, Panel, Series, by_code, chart, points_along, rows
 from .labels import (
+    BACKEND_STYLE,
     ENV_NAME,
     backend_label,
     commit_label,

@@ -12,17 +12,9 @@ from warpdrive_min.errors import escape_texts
 from ..core.archive import read_toml
 from ..core.point import Metric
 from ..core.record import Record
-from .labels import backend_label, code_and_device, is_ours, medians
+from .labels import BACKEND_STYLE, backend_label, code_and_device, is_ours, medians
 from .records import metric
 
-# Okabe and Ito's colours are distinct with any colour vision; marker and line style repeat the distinction.
-BACKEND_STYLE: Final[dict[str, dict[str, str]]] = {
-    "cpu": {"color": "#0072B2", "marker": "o", "linestyle": "-"},
-    "numpy": {"color": "#CC79A7", "marker": "v", "linestyle": ":"},
-    "host": {"color": "#E69F00", "marker": "s", "linestyle": "--"},
-    "numba": {"color": "#009E73", "marker": "^", "linestyle": "-."},
-    "pycuda": {"color": "#D55E00", "marker": "D", "linestyle": "-"},
-}
 GREY: Final = {"color": "#808080", "marker": "x", "linestyle": "none"}
 """Style of other software."""
 PART_COLORS: Final = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#F0E442")

@@ -15,8 +15,8 @@ import numpy as np
 from ...core.point import ORACLE, PLAIN, Metric
 from ...core.record import Record
 from ...workloads.shared import FULLY_OBSERVED_AGENTS
-from ..charts import BACKEND_STYLE, Chart, DataPoint, MakeChart, Panel, Series, chart, in_rows, lines, points_along
-from ..labels import BACKEND_NAME, backend_label, environment, plural, ratio_text
+from ..charts import Chart, DataPoint, MakeChart, Panel, Series, chart, in_rows, lines, points_along
+from ..labels import BACKEND_NAME, BACKEND_STYLE, backend_label, environment, plural, ratio_text
 from ..records import (
     baselines,
     best_on_cpu,

@@ -15,7 +15,6 @@ from ...core.stats import Floats, interquartile_band, interquartile_mean
 from ...judge.anchors import CARD, JAX, WARPDRIVE, Anchor, anchor
 from ...workloads.shared import ON_GPU, continues_after_threshold
 from ..charts import (
-    BACKEND_STYLE,
     GREY,
     HATCHES,
     PART_COLORS,
@@ -31,6 +30,7 @@ from ..charts import (
 )
 from ..labels import (
     BACKEND_NAME,
+    BACKEND_STYLE,
     backend_label,
     code_and_device,
     environment,
