@@ -391,8 +391,7 @@ def save(figure: Figure, path: Path) -> Path:
     metadata = {"png": {"Software": None}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}[path.suffix[1:]]
     content = io.BytesIO()
     figure.savefig(content, format=path.suffix[1:], metadata=metadata)
-    write_atomically(path, _with_few_colours(content) if path.suffix == ".png" else content.getvalue())
-    return path
+    return write_atomically(path, _with_few_colours(content) if path.suffix == ".png" else content.getvalue())
 
 
 def _with_few_colours(png: io.BytesIO) -> bytes:
