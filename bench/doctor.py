@@ -276,7 +276,7 @@ def _processes(library: Any, handle: Any) -> Iterator[Choice]:
 
 
 def _throttling(library: Any, handle: Any) -> Iterator[Choice]:
-    names = nvml.names_of(library, nvml.clock_reasons(library, handle))
+    names = nvml.names_of(library, library.nvmlDeviceGetCurrentClocksEventReasons(handle))
     slowed = [name for name in names if name not in nvml.NOT_THROTTLED]
     yield slowed, "problem", f"throttled now by {', '.join(slowed)}", "let it cool, and check its power limit"
     yield True, "ok", "not now" + (f" ({', '.join(names)})" if names else "")
@@ -285,7 +285,7 @@ def _throttling(library: Any, handle: Any) -> Iterator[Choice]:
 def _clocks(library: Any, handle: Any) -> Iterator[Choice]:
     clock = library.NVML_CLOCK_SM
     now, most = library.nvmlDeviceGetClockInfo(handle, clock), library.nvmlDeviceGetMaxClockInfo(handle, clock)
-    is_held = "application clocks" in nvml.names_of(library, nvml.clock_reasons(library, handle))
+    is_held = "application clocks" in nvml.names_of(library, library.nvmlDeviceGetCurrentClocksEventReasons(handle))
     says = f"SM {now} of at most {most} MHz"
     yield is_held, "ok", f"{says}, locked by application clocks"
     yield (

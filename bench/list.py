@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Final
 
 import typer
 
@@ -12,6 +11,7 @@ from warpdrive_min.processes import run
 from warpdrive_min.terminal import echo
 
 from .core.point import PresetName
+from .show.labels import AXES
 from .workloads.cases import CASES
 
 ASK = """
@@ -20,26 +20,12 @@ from warpdrive_min.backends import availability
 print(json.dumps({name: str(state) for name, state in availability().items()}))
 """
 
-LEGEND: Final = {
-    "backend": "cpu is our NumPy reference, host C++, numba and pycuda use a GPU; numpy is a baseline without our code",
-    "cache": "compiled code: cold starts from an empty folder, cached from a filled one",
-    "exact": "True: floats are bit-identical on all backends",
-    "fused": "False: the networks run in torch, not in our kernels",
-    "kept": "last stores only the last step's results, all those of every step",
-    "learner": "policy that is evaluated",
-    "mode": "eager launches kernels one by one, graph in one CUDA graph, fused runs many steps in one kernel",
-    "policy": "hidden layers of the network that chooses the actions; without it they are random",
-    "population": "number of members that are trained at once",
-    "until": "end trains to the last episode, past the threshold; others are where the timed work ends",
-}
-"""Explanations of axes."""
-
 
 def list_() -> None:
     """Show the cases with their axes, and the available backends."""
     echo("Each case is NAME (WHAT ITS POINTS TIME): description. A point is one measured combination of axis values.")
     echo("A line of an axis has the values of all points; not every combination of values is a point.")
-    for axis, text in LEGEND.items():
+    for axis, text in AXES.items():
         echo(f"  {axis}: {text}")
     for case in CASES.values():
         echo(f"{case.name} ({case.scope}): {case.title}")

@@ -15,7 +15,7 @@ import typer
 from warpdrive_min.files import require_writable, write_atomically
 from warpdrive_min.terminal import echo
 
-from .core.archive import File, read_bytes
+from .core.archive import read_bytes
 from .core.errors import FileError, ShowError, exiting
 from .core.machine import slug
 from .core.record import Record, files_in, read_all, reporting_skipped_lines
@@ -28,7 +28,7 @@ from .show.records import by_machine, evidence_of, latest, measured_alone
 from .show.render import escape, floating_figure, floating_table, latex_header, template
 from .show.sets import published_records
 from .show.tables import RUN, every_point, hardware, headline
-from .show.views.all_charts import charts
+from .show.views.cases import charts
 
 OUT: Final = Path("results/paper")
 MANIFEST: Final = "MANIFEST.sha256"
@@ -75,14 +75,14 @@ def write(sources: Sequence[Path], out: Path) -> list[Path]:
         raise ShowError(f"paper: records are copied to {copies} (got them from there); choose another --out")
     with reporting_skipped_lines() as skipped_lines:
         evidence = measured_alone(evidence_of(read_all(sources, skipped_lines), "paper"))
-    written = [_copied(file, copies / place) for file, place in zip(files, places, strict=True)]
+    written = [write_atomically(copies / place, read_bytes(file)) for file, place in zip(files, places, strict=True)]
     machines = []
     for name, records in by_machine(evidence).items():
         folder = out / name
         shown, files_of_it = figures(records, folder / "figures", name)
         listed, more_of_it = floating_tables(records, folder / "tables", name)
         text = latex_header((), f"{name}/methods") + methods(records)
-        written += [*files_of_it, *more_of_it, _write(folder / "methods.tex", text)]
+        written += [*files_of_it, *more_of_it, write_atomically(folder / "methods.tex", text)]
         machines.append(
             {"title": escape(machine_label(records[0])), "folder": name, "figures": shown, "tables": listed}
         )
@@ -92,19 +92,9 @@ def write(sources: Sequence[Path], out: Path) -> list[Path]:
         for end, bracket in zip(("start", "end"), brackets, strict=True)
     }
     document = template("paper.tex", keep_trailing_newline=True, **delimiters).render(machines=machines)
-    written.append(_write(out / "paper.tex", document))
+    written.append(write_atomically(out / "paper.tex", document))
     lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.relative_to(out).as_posix()}" for path in written]
-    return [*written, _write(out / MANIFEST, "\n".join(lines) + "\n")]
-
-
-def _copied(file: File, path: Path) -> Path:
-    write_atomically(path, read_bytes(file))
-    return path
-
-
-def _write(path: Path, text: str) -> Path:
-    write_atomically(path, text)
-    return path
+    return [*written, write_atomically(out / MANIFEST, "\n".join(lines) + "\n")]
 
 
 # ------------------------------------------------------------------ figures, tables, and all of them
@@ -135,7 +125,7 @@ def figures(records: Sequence[Record], folder: Path, machine: str) -> tuple[list
             f"{machine}:{chart.name}",
             is_narrow=width_in(chart) == WIDTH_IN[1],
         )
-        written += [pdf, _write(folder / f"{chart.name}.tex", text)]
+        written += [pdf, write_atomically(folder / f"{chart.name}.tex", text)]
         shown.append(Float(f"{machine}/figures", chart.name, f"fig:{machine}:{chart.name}", escape(chart.title)))
     return shown, written
 
@@ -146,7 +136,7 @@ def floating_tables(records: Sequence[Record], folder: Path, machine: str) -> tu
     for name, table in tables(records).items():
         label, caption = f"{machine}:{name}", f"{table.caption} {machine_label(records[0])}."
         text = floating_table(f"{machine}/tables/{name}", replace(table, label=label, caption=caption))
-        written.append(_write(folder / f"{name}.tex", text))
+        written.append(write_atomically(folder / f"{name}.tex", text))
         shown.append(Float(f"{machine}/tables", name, f"tab:{label}", escape(name.replace("-", " "))))
     return shown, written
 

@@ -27,8 +27,7 @@ from .show.records import by_machine, derived, evidence_of
 from .show.render import template
 from .show.sets import past_records, published_records
 from .show.tables import RUN, all_known, hardware, headline
-from .show.views.all_charts import charts
-from .show.views.cases import without_curve
+from .show.views.cases import charts, without_curve
 
 OUT: Final = Path("results/report.html")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import MofNCompleteColumn, Progress, TextColumn
 
 from warpdrive_min.backends import Availability
 from warpdrive_min.errors import ConfigError
@@ -194,15 +194,8 @@ def _available_and_runner(
 
 
 def _with_progress(todo: list[Job], n: int, context: Context, file: Path, runner: Runner) -> list[Record]:
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("elapsed"),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(elapsed_when_finished=False),
-    )
+    name_column = TextColumn("{task.description}", markup=False)
+    columns = (name_column, *Progress.get_default_columns()[1:], MofNCompleteColumn())
     records: list[Record] = []
     start = time.monotonic()
     with Progress(*columns, console=console, disable=not console.is_terminal, speed_estimate_period=600) as progress:

@@ -64,8 +64,8 @@ def replacing(path: Path, n_bytes: int | None = None) -> Iterator[Path]:
             os.replace(unfinished, target)
 
 
-def write_atomically(path: Path, content: str | bytes) -> None:
-    """Write a file; an error leaves its earlier content.
+def write_atomically(path: Path, content: str | bytes) -> Path:
+    """Write a file and return its path; an error leaves its earlier content.
 
     Text is written as UTF-8. Missing folders are created.
 
@@ -75,6 +75,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     encoded = content.encode() if isinstance(content, str) else content
     with replacing(path, len(encoded)) as unfinished, errors_name_path(path):
         unfinished.write_bytes(encoded)
+    return path
 
 
 def append(path: Path, text: str) -> None:

@@ -27,6 +27,8 @@ class Case(CaseVersion):
     """Prepares a point; raises `Skip`."""
     pairs: Callable[[Preset], Sequence[tuple[Point, Point]]] = lambda preset: ()
     """Returns base and other of each ratio to show or claim."""
+    over: tuple[str, ...] = ()
+    """Axis, and values of the bases on it, the first of the case's table; see `timed_case`."""
 
     @property
     def is_paired(self) -> bool:
@@ -76,7 +78,11 @@ def timed_case(*, points: Callable[[Preset], Sequence[Point]], over: tuple[str, 
         declared: Other fields of the case.
     """
     return Case(
-        workload=Timed, points=points, pairs=lambda preset: pairs_differing_in(points(preset), *over), **declared
+        workload=Timed,
+        points=points,
+        pairs=lambda preset: pairs_differing_in(points(preset), *over),
+        over=over,
+        **declared,
     )
 
 

@@ -277,7 +277,7 @@ class ThrottleWatch:
         self._read: Callable[[], list[str]] | None = None
         with contextlib.suppress(Exception):  # the measurement continues without what NVML lacks here
             nvml, handle = opened.enter_context(open_device(device))
-            self._read = lambda: names_of(nvml, clock_reasons(nvml, handle))
+            self._read = lambda: names_of(nvml, nvml.nvmlDeviceGetCurrentClocksEventReasons(handle))
 
     def is_throttled(self) -> bool:
         """True if power, heat or hardware lowers the clocks now."""
@@ -317,30 +317,14 @@ def open_device(device: torch.device) -> Iterator[tuple[Any, Any]]:
 def _handle(nvml: Any, uuid: str) -> Any:
     for index in range(nvml.nvmlDeviceGetCount()):
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
-        found = nvml.nvmlDeviceGetUUID(handle)
-        if (found if isinstance(found, str) else found.decode()).removeprefix("GPU-") == uuid:
+        if nvml.nvmlDeviceGetUUID(handle).removeprefix("GPU-") == uuid:
             return handle
     raise RuntimeError("NVML has no device with torch's UUID; a MIG slice of a GPU has no telemetry")
 
 
-def clock_reasons(nvml: Any, handle: Any) -> int:
-    """Return the bits of the reasons for lower clocks.
-
-    Libraries and drivers before 535 use an older name.
-    """
-    try:
-        return int(nvml.nvmlDeviceGetCurrentClocksEventReasons(handle))
-    except Exception:  # noqa: BLE001  (the library or the driver lacks the function)
-        return int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
-
-
 def names_of(nvml: Any, reasons: int) -> list[str]:
-    """Name the bits of `clock_reasons`, as `THROTTLE` does."""
-    bits = {
-        text: getattr(nvml, f"nvmlClocksEventReason{name}", getattr(nvml, f"nvmlClocksThrottleReason{name}", 0))
-        for name, text in THROTTLE.items()
-    }
-    return [text for text, bit in bits.items() if reasons & bit]
+    """Name the bits of NVML's reasons for lower clocks, as `THROTTLE` does."""
+    return [text for name, text in THROTTLE.items() if reasons & getattr(nvml, f"nvmlClocksEventReason{name}", 0)]
 
 
 @contextlib.contextmanager
@@ -378,7 +362,7 @@ def energy_period_s(
 
 READERS: Final[Mapping[str, Callable[[Any, Any], float]]] = {
     **SERIES,
-    "throttle_reasons": clock_reasons,
+    "throttle_reasons": lambda nvml, handle: nvml.nvmlDeviceGetCurrentClocksEventReasons(handle),
     "contended": lambda nvml, handle: _count_others(nvml.nvmlDeviceGetComputeRunningProcesses(handle)),
 }
 """Fields of `Telemetry` that are sampled repeatedly."""

@@ -45,9 +45,8 @@ LONGEST: Final = 1 << 24
 """Size limit of an answer, bytes."""
 STARTER: Final = "BENCH_STARTER"
 """Environment variable with the process id that the fork server watches."""
-CAN_COPY: Final = "forkserver" in multiprocessing.get_all_start_methods()
-PROCESSES: Final[Any] = multiprocessing.get_context("forkserver" if CAN_COPY else "spawn")
-"""Context that starts processes, if possible from a fork server without CUDA."""
+PROCESSES: Final[Any] = multiprocessing.get_context("forkserver")
+"""Context that starts processes from a fork server without CUDA."""
 
 
 class WorkerError(RuntimeError):
@@ -284,7 +283,7 @@ class Worker:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Starts a copy of this code, if possible from the fork server.
+    """Starts a copy of this code from the fork server.
 
     Args:
         serve: Function that serves requests there.
@@ -313,14 +312,13 @@ class Copy:
     def prepare(self) -> None:
         """Start the fork server if needed; it ends with this thread."""
         os.environ[STARTER] = str(os.getpid())
-        if CAN_COPY:
-            import torch  # noqa: PLC0415  (slow to import)
+        import torch  # noqa: PLC0415  (slow to import)
 
-            # On a GPU torch's optimiser imports its compiler, which takes a second.
-            compiler = ["torch._dynamo"] if torch.backends.cuda.is_built() else []
-            PROCESSES.set_forkserver_preload([f"{__package__}.parent_watch", self.preload, *compiler])
-            with _signals_blocked():
-                forkserver.ensure_running()
+        # On a GPU torch's optimiser imports its compiler, which takes a second.
+        compiler = ["torch._dynamo"] if torch.backends.cuda.is_built() else []
+        PROCESSES.set_forkserver_preload([f"{__package__}.parent_watch", self.preload, *compiler])
+        with _signals_blocked():
+            forkserver.ensure_running()
 
     def _run(self, connection: Connection) -> None:
         end_with_parent(os.getppid())

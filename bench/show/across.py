@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import pandas as pd
 
 from ..core.machine import LIMITS
 from ..core.point import Figure
 from ..core.record import Record, oldest_first
-from .charts import BACKEND_STYLE, GREY, Axis, Chart, DataPoint, MakeChart, Panel, Series, by_code, points_along, rows
+from .charts import GREY, Chart, DataPoint, Panel, Series, by_code, chart, points_along, rows
 from .labels import (
+    BACKEND_STYLE,
     ENV_NAME,
     backend_label,
     commit_label,
     environment,
     is_ours,
-    medians,
     point_label,
     quantity,
     size_and_run,
@@ -49,17 +49,7 @@ def roofline(records: Sequence[Record]) -> Chart:
         ceiling = [DataPoint(x, y, y, y, allowed.source) for x, y in corners]
         series.append(Series("limit of the device", {"color": GREY["color"], "marker": "", "linestyle": "-"}, ceiling))
         panels.append(Panel(title, series))
-    return Chart(
-        name="roofline",
-        title="Roofline: throughput against the machine's limits",
-        caption="Bytes and operations are the minimum that the work needs; extra work of a run lowers its dot. Memory "
-        "is the limit on the slope, arithmetic on the flat part.",
-        x=Axis("operations per byte"),
-        y=Axis("operations per second"),
-        columns=3,
-        panels=panels,
-        records=shown,
-    )
+    return chart("roofline", panels, shown)
 
 
 def _work(record: Record) -> str:
@@ -92,15 +82,7 @@ def kernels(records: Sequence[Record]) -> Chart:
         name = next(iter(found[0].metrics or {}))
         title, xlabel = case.replace("_", " "), quantity(name)
         panels.append(rows(title, found, name, lambda record: point_label(record.point), xlabel=xlabel))
-    return Chart(
-        name="kernels",
-        title="Throughput of single kernels",
-        caption=f"Our kernels, and torch functions that do the same work. {medians(shown)}",
-        kind="rows",
-        x=Axis(),
-        panels=panels,
-        records=shown,
-    )
+    return chart("kernels", panels, shown)
 
 
 # ------------------------------------------------------------------ history
@@ -116,15 +98,8 @@ def history(records: Sequence[Record]) -> Chart:
     """
     repeated = [r for r in records if r.samples_ns and r.point.get("backend") in BACKEND_STYLE and is_ours(r)]
     points = _repeated_points(repeated, list(dict.fromkeys(record.case for record in records)))
-    return Chart(
-        name="history",
-        title="Throughput by commit",
-        caption="Largest point of each case and environment that several runs measured, oldest first. Ticks name the "
-        "commit. Runs may differ in preset and GPU, as their records state.",
-        x=Axis("commit", is_log=False),
-        panels=[_history_of(of_point) for of_point in points],
-        records=[record for of_point in points for record in of_point["record"]],
-    )
+    panels = [_history_of(of_point) for of_point in points]
+    return chart("history", panels, [record for of_point in points for record in of_point["record"]])
 
 
 def _history_of(of_point: pd.DataFrame) -> Panel:
@@ -170,6 +145,3 @@ def _title(record: Record) -> str:
         more += [f"{point['neighbor_search']}".replace("_", " ")] if "neighbor_search" in point else []
         return ", ".join([environment(point["env"], agents=point["n_agents"], envs=point["n_envs"]), *more])
     return f"{case.replace('_', ' ')}: {point_label(point)}"
-
-
-CHARTS: Final[Sequence[MakeChart]] = (roofline, kernels, history)

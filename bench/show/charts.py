@@ -4,23 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
 from warpdrive_min.errors import escape_texts
 
+from ..core.archive import read_toml
 from ..core.point import Metric
 from ..core.record import Record
-from .labels import backend_label, code_and_device, is_ours, medians
+from .labels import BACKEND_STYLE, backend_label, code_and_device, is_ours, medians
 from .records import metric
 
-# Okabe and Ito's colours are distinct with any colour vision; marker and line style repeat the distinction.
-BACKEND_STYLE: Final[dict[str, dict[str, str]]] = {
-    "cpu": {"color": "#0072B2", "marker": "o", "linestyle": "-"},
-    "numpy": {"color": "#CC79A7", "marker": "v", "linestyle": ":"},
-    "host": {"color": "#E69F00", "marker": "s", "linestyle": "--"},
-    "numba": {"color": "#009E73", "marker": "^", "linestyle": "-."},
-    "pycuda": {"color": "#D55E00", "marker": "D", "linestyle": "-"},
-}
 GREY: Final = {"color": "#808080", "marker": "x", "linestyle": "none"}
 """Style of other software."""
 PART_COLORS: Final = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#F0E442")
@@ -140,6 +134,30 @@ def in_rows(chart: Chart) -> Chart:
             series[each.name] = replace(before, points=[*before.points, *points])
     one = Panel("", list(series.values()), ticks, chart.panels[0].level, chart.y.label)
     return replace(chart, kind="rows", x=Axis(chart.y.label), y=Axis(), panels=[one])
+
+
+_DECLARED: Final = read_toml(Path(__file__).with_name("charts.toml"))
+
+
+def chart(name: str, panels: Sequence[Panel], records: Sequence[Record], **words: str) -> Chart:
+    """Return a chart with its texts and axes from `charts.toml`.
+
+    Args:
+        name: Name there.
+        panels: Panels of the chart.
+        records: Records shown.
+        words: Parts of its texts.
+    """
+    words = {"medians": medians(records), "spread": medians(records).removesuffix("."), **words}
+
+    def filled(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: filled(each) for key, each in value.items()}
+        return value.format(**words) if isinstance(value, str) else value
+
+    declared = filled({"x": {}, "y": {}, **_DECLARED[name]})
+    declared |= {which: Axis(**declared[which]) for which in ("x", "y")}
+    return Chart(name=name, panels=panels, records=records, **declared)
 
 
 MakeChart: TypeAlias = Callable[[Sequence[Record]], Chart]

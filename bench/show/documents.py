@@ -26,7 +26,7 @@ from .columns import Column, MakeTable, Table
 from .frames import existing_files
 from .labels import UNSETTLED, commit_label
 from .records import latest, measured_alone
-from .views.cases import VIEWS
+from .views.cases import TABLES as OF_CASES
 
 COMMAND: Final = re.compile(r"`python -m bench table ([^`]+)`")
 ROWS: Final = re.compile(rf"(?:^\|.*(?:\n|\Z))+(?:\n{UNSETTLED}.*(?:\n|\Z))?", re.MULTILINE)
@@ -34,7 +34,7 @@ ROWS: Final = re.compile(rf"(?:^\|.*(?:\n|\Z))+(?:\n{UNSETTLED}.*(?:\n|\Z))?", r
 
 
 TABLES: Final[Mapping[str, MakeTable]] = {
-    **{name: view.table for name, view in VIEWS.items()},
+    **OF_CASES,
     **STATIC,
     "peer": peers.peers_table,
     "peer_learn": peers.peer_learning_table,

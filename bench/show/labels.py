@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from ..core.archive import read_toml
 from ..core.point import class_and_config
 from ..core.stats import SpreadKind
 
@@ -12,25 +14,14 @@ if TYPE_CHECKING:
     from ..core.point import Figure
     from ..core.record import Record
 
-BACKEND_NAME: Final = {
-    "cpu": "reference (NumPy)",
-    "numpy": "plain NumPy",
-    "host": "C++",
-    "numba": "Numba-CUDA",
-    "pycuda": "CUDA C (PyCUDA)",
-}
+_LABELS: Final = read_toml(Path(__file__).with_name("labels.toml"))
+BACKEND_NAME: Final[Mapping[str, str]] = _LABELS["backends"]
 """Name of the code, by backend; `numpy` is the baseline."""
-ENV_NAME: Final = {
-    "cartpole": "CartPole",
-    "mountain_car": "MountainCar",
-    "continuous_mountain_car": "Continuous MountainCar",
-    "acrobot": "Acrobot",
-    "pendulum": "Pendulum",
-    "tag_gridworld": "Tag GridWorld",
-    "tag_continuous": "Tag Continuous",
-    "covid19_economy": "COVID-19 economy",
-    "rice": "RICE",
-}
+BACKEND_STYLE: Final[Mapping[str, dict[str, str]]] = _LABELS["styles"]
+"""Colour, marker and line of a backend in matplotlib's names."""
+ENV_NAME: Final[Mapping[str, str]] = _LABELS["environments"]
+AXES: Final[Mapping[str, str]] = _LABELS["axes"]
+"""Explanations of axes."""
 SPREADS: Final[Mapping[SpreadKind | None, tuple[str, str]]] = {
     "processes": ("interval ", "the 95 % interval over five or more processes"),
     "range": ("range ", "the range of two to four processes"),

@@ -7,9 +7,9 @@ from typing import Final
 
 from ..core.point import Figure
 from ..core.record import Record
-from .charts import BACKEND_STYLE, GREY, Axis, Chart, DataPoint, MakeChart, Panel, Series
+from .charts import GREY, Axis, Chart, DataPoint, Panel, Series
 from .columns import Column, Table, axis_column, interval_column, metric_column
-from .labels import BACKEND_NAME, SPREADS, device_label, environment, medians, plural, ratio_text
+from .labels import BACKEND_NAME, BACKEND_STYLE, SPREADS, device_label, environment, medians, plural, ratio_text
 from .records import axes_except, by, derived, grouped, latest, point_order, rate_of
 
 
@@ -166,6 +166,3 @@ def _data_point(record: Record, row: int, name: str) -> DataPoint:
     rate = record.figure(name)
     assert rate is not None, "peers without a rate are left out"
     return DataPoint(rate.value, row, rate.low, rate.high, record.run_id)
-
-
-CHARTS: Final[Sequence[MakeChart]] = (peers,)

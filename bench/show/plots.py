@@ -31,7 +31,7 @@ from .charts import COLOURS, Chart, Panel, Series
 from .labels import commit_label, machine_label, notes
 from .records import by_machine, evidence_of
 from .sets import past_records, published_records
-from .views.all_charts import charts
+from .views.cases import charts
 
 STYLES: Final = Path(__file__).with_name("styles")
 PNG_COLOURS: Final = 128
@@ -391,8 +391,7 @@ def save(figure: Figure, path: Path) -> Path:
     metadata = {"png": {"Software": None}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}[path.suffix[1:]]
     content = io.BytesIO()
     figure.savefig(content, format=path.suffix[1:], metadata=metadata)
-    write_atomically(path, _with_few_colours(content) if path.suffix == ".png" else content.getvalue())
-    return path
+    return write_atomically(path, _with_few_colours(content) if path.suffix == ".png" else content.getvalue())
 
 
 def _with_few_colours(png: io.BytesIO) -> bytes:

@@ -32,11 +32,11 @@ from .records import (
     latest,
     measured_alone,
     metric,
+    point_order,
     rate_of,
     size,
     work_of,
 )
-from .records import point_order as point_order  # callers import it from here
 
 # ------------------------------------------------------------------ columns besides the metrics
 

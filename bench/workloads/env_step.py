@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from warpdrive_min import BACKENDS
 
@@ -15,6 +15,7 @@ from .shared import (
     EPISODE_LENGTHS,
     N_ENVS_OVER_AGENTS,
     ON_GPU,
+    SIZES,
     TAG_CONTINUOUS,
     TAG_GRIDWORLD,
     agent_counts,
@@ -37,19 +38,6 @@ ORACLE_ENVS: Final = 100_000
 """Environments up to which the reference is measured; its rate has saturated."""
 PLAIN_PAIRS: Final = 100_000_000
 """Agent pairs up to which vectorised NumPy is measured if it computes all."""
-NODE: Final[dict[str, Any]] = {"env": "tag_continuous", "n_envs": 60, "n_agents": 105, "n_taggers": 5}
-"""Sizes of WarpDrive's comparison: a GPU with a 16-CPU node."""
-HIGHEST: Final[dict[str, Any]] = {"env": "tag_gridworld", "n_envs": 2_000, "n_agents": 1_000}
-"""Sizes of WarpDrive's highest figure."""
-GPU_ALONE: Final[tuple[dict[str, Any], ...]] = (
-    {"env": "cartpole", "n_envs": 1_000, "n_agents": 1},
-    {"env": "tag_gridworld", "n_envs": 1_000, "n_agents": 100},
-    {**CROWD, "n_envs": 2_000},
-)
-"""Sizes that only a GPU runs.
-
-WarpDrive as measured for this project, and its highest figure with a neighbour search. Both would take NumPy minutes
-per step."""
 WITH_POLICY: Final = ("host", "pycuda")
 """Backends with a policy kernel."""
 MOST_ENVS_OF_A_POLICY: Final = 100_000
@@ -111,12 +99,12 @@ def neighbor_search_points(preset: Preset) -> list[Point]:
 
 def published_points(preset: Preset) -> list[Point]:
     """Return the points of published measurements; smoke: a tiny one."""
+    node, highest, on_gpu = (SIZES["published"][name] for name in ("node", "highest", "on_gpu"))
     if preset == "smoke":
-        return [env_point(**NODE | {"n_envs": 3, "backend": backend}) for backend in (PLAIN, *ON_CPU)]
-    points: list[Point] = [env_point(**NODE, backend=backend) for backend in (PLAIN, *BACKENDS)]
-    if has_gpu_sizes(preset):
-        points += [env_point(**HIGHEST, backend=backend) for backend in (PLAIN, *BACKENDS)]
-    return points + [env_point(**sizes, backend=backend) for sizes in GPU_ALONE for backend in ON_GPU]
+        return [env_point(**node | {"n_envs": 3, "backend": backend}) for backend in (PLAIN, *ON_CPU)]
+    everywhere = [node, highest] if has_gpu_sizes(preset) else [node]
+    points = [env_point(**sizes, backend=backend) for sizes in everywhere for backend in (PLAIN, *BACKENDS)]
+    return [*points, *(env_point(**sizes, backend=backend) for sizes in on_gpu for backend in ON_GPU)]
 
 
 def step_points(preset: Preset) -> list[Point]:

@@ -38,8 +38,8 @@ ON_GPU: Final = tuple(name for name in BACKENDS if name not in ON_CPU)
 ENVS_FOLDER: Final = Path(__file__).resolve().parents[2] / "envs"
 """Folder of the environments, in a checkout or a wheel."""
 
-_CONFIGS: Final = read_toml(Path(__file__).with_name("environments.toml"))
-EPISODE_LENGTHS: Final[Mapping[str, int]] = _CONFIGS["episode_lengths"]
+SIZES: Final = read_toml(Path(__file__).with_name("sizes.toml"))
+EPISODE_LENGTHS: Final[Mapping[str, int]] = SIZES["episode_lengths"]
 """Episode lengths of environments with one agent."""
 FULLY_OBSERVED_AGENTS: Final = 110
 """Agents up to which Tag GridWorld observes all others.
@@ -66,7 +66,7 @@ def env_config(env: str, n_agents: int, neighbor_search: str = "auto", n_taggers
     """
     if env in EPISODE_LENGTHS:
         return {"episode_length": EPISODE_LENGTHS[env]}
-    config: dict[str, Any] = _CONFIGS["others"][env]
+    config: dict[str, Any] = SIZES["others"][env]
     if env == "rice":
         return {"num_regions": n_agents}
     if env == "tag_gridworld":

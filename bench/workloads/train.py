@@ -8,23 +8,9 @@ from ..core.case import Case, Pairs, pairs_differing_in, timed_case
 from ..core.measure import Timed
 from ..core.point import ON_CPU, Point, Preset
 from ..judge.anchors import ANCHORS
-from .shared import training_point
+from .shared import SIZES, training_point
 
 # ------------------------------------------------------------------ points
-
-ROLLOUT_SIZES: Final = (
-    ("cartpole", 100, 1, 100),
-    ("cartpole", 10_000, 1, 100),
-    ("cartpole", 100_000, 1, 50),
-    ("tag_gridworld", 2_000, 5, 100),
-    ("tag_continuous", 100, 110, 50),
-    ("tag_continuous", 2_000, 110, 50),
-    ("covid19_economy", 60, 52, 90),
-    ("covid19_economy", 1_000, 52, 90),
-    ("rice", 1_000, 27, 20),
-)
-"""Environment, its number, agents per environment, and steps, on a GPU."""
-LARGEST: Final = (ROLLOUT_SIZES[2], ROLLOUT_SIZES[3], ROLLOUT_SIZES[5])
 
 
 def rollout_points(preset: Preset) -> list[Point]:
@@ -42,11 +28,12 @@ def rollout_points(preset: Preset) -> list[Point]:
         return [point(backend, ("cartpole", 16, 1, 8)) for backend in ON_CPU]
     points = [point(backend, ("cartpole", n_envs, 1, 100)) for backend in ON_CPU for n_envs in (100, 1_000)]
     points += [point(backend, ("tag_continuous", 10, 110, 50)) for backend in ON_CPU]
-    points += [point("pycuda", size) for size in ROLLOUT_SIZES]
-    points += [point("numba", size) for size in (LARGEST if preset == "default" else ROLLOUT_SIZES)]
+    rollouts, largest = SIZES["rollouts"], SIZES["largest_rollouts"]
+    points += [point("pycuda", size) for size in rollouts]
+    points += [point("numba", size) for size in (largest if preset == "default" else rollouts)]
     hows: tuple[dict[str, str], ...] = ({"precision": "tf32"}, {"precision": "bf16"}, {"mode": "eager"})
-    points += [point("pycuda", size, **how) for size in LARGEST for how in hows]
-    return [*points, point("pycuda", LARGEST[0], network="256-256")]
+    points += [point("pycuda", size, **how) for size in largest for how in hows]
+    return [*points, point("pycuda", largest[0], network="256-256")]
 
 
 VARIED: Final = {("cartpole", 16_384, 1, "PPO"), ("tag_continuous", 2_000, 110, "A2C")}

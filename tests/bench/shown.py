@@ -16,7 +16,7 @@ from bench.judge.ledger import CLAIMS
 from bench.show import render
 from bench.show.charts import Chart, DataPoint
 from bench.show.records import measured_alone
-from bench.show.views import all_charts
+from bench.show.views import cases
 
 GOLDEN = Path(__file__).with_name("golden")
 RUNS = (
@@ -39,7 +39,7 @@ def records_of(runs: Sequence[str]) -> list[Record]:
 
 def charts() -> Iterator[str]:
     """Yield each chart's content, a line per series."""
-    for chart in all_charts.charts(records_of(RUNS), records_of(PAST)):
+    for chart in cases.charts(records_of(RUNS), records_of(PAST)):
         yield from lines_of(chart)
 
 

@@ -12,7 +12,7 @@ from bench.show import plots
 from bench.show.charts import Chart
 from bench.show.labels import number
 from bench.show.peers import peers_table
-from bench.show.views.all_charts import charts
+from bench.show.views.cases import charts
 from tests.bench import shown
 from tests.bench.builders import metric, point, record
 

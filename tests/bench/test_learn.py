@@ -15,7 +15,7 @@ import torch
 from bench.core.point import Curve
 from bench.show import render
 from bench.show.columns import NOTHING
-from bench.show.views.cases import VIEWS, learning_table, without_curve
+from bench.show.views.cases import CHARTS, learning_table, without_curve
 from bench.workloads import learn
 from bench.workloads.learn import TASKS, WHOLE_TASKS, Task, task_point
 from bench.workloads.setups import learning
@@ -196,7 +196,7 @@ def test_table_and_curves_of_whole_runs_tell_the_end():
     table = render.markdown(learning_table(records))
     assert "| 2 of 3 |" in table
     assert f"| 0 of 3 | not reached | {NOTHING} |" in table, "a run to the end has steps and is not timed"
-    chart, over_seconds = (make(records) for make in VIEWS["learn"].charts)
+    chart, over_seconds = (make(records) for make in CHARTS["learn"])
     assert not over_seconds.panels, "a run to the end is not timed"
     assert [(panel.title, panel.level) for panel in chart.panels] == [
         ("Tag GridWorld (tagger), PPO, to the end, 100 environments, 3 seeds", 30.0),
@@ -230,7 +230,7 @@ def test_every_seed_is_shown_beside_the_mean():
     (cells,) = (dict(zip([column.name for column in table.columns], row, strict=True)) for row in table.cells)
     worst, each = cells["return of the worst seed"], cells["return of each seed"]
     assert (worst, each) == ("145", "145 499 500 500 500")
-    chart = VIEWS["learn"].charts[0](records)
+    chart = CHARTS["learn"][0](records)
     (panel,) = chart.panels
     mean, marks = panel.series
     assert chart.name == "learning"

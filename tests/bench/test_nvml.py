@@ -168,16 +168,6 @@ def test_own_process_under_another_number_is_not_foreign(fake):
     assert watch(fake).telemetry.contended is False
 
 
-def test_old_library_has_the_reasons_by_their_old_name(fake):
-    """Without `ClocksEventReasons`, `ClocksThrottleReasons` is read."""
-    monkey = SimpleNamespace(
-        nvmlDeviceGetCurrentClocksThrottleReasons=lambda handle: 9,
-        nvmlClocksThrottleReasonGpuIdle=1,
-        nvmlClocksThrottleReasonHwSlowdown=8,
-    )
-    assert nvml.names_of(monkey, nvml.clock_reasons(monkey, 0)) == ["idle", "hardware slowdown"]
-
-
 def test_throttling_leaves_out_what_is_no_trouble():
     """Idling and chosen clocks are not throttling."""
     reasons = {"idle": 0.5, "application clocks": 1.0, "software power cap": 0.25}

@@ -19,8 +19,7 @@ from bench.show.labels import interval_text
 from bench.show.records import derived_metric
 from bench.show.sets import published_records
 from bench.show.tables import every_point
-from bench.show.views.all_charts import charts
-from bench.show.views.cases import learning_table
+from bench.show.views.cases import charts, learning_table
 from tests.bench.builders import bench, metric, point, record, seed_record, two_backends
 
 HARD_WORDS = r"50% of a_b & c#1 {x} $y$ ~z^2 \w <|>"

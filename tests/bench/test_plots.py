@@ -21,7 +21,7 @@ from bench.show import plots
 from bench.show.charts import PART_COLORS
 from bench.show.plots import paint
 from bench.show.records import by_machine, latest
-from bench.show.views.all_charts import charts
+from bench.show.views.cases import charts
 from bench.show.views.env_charts import neighbors_chart, speedup_over, throughput_chart
 from tests.bench.builders import point, record, seed_record, two_backends
 

@@ -22,7 +22,7 @@ from bench.show.charts import DataPoint
 from bench.show.columns import Column, Table
 from bench.show.labels import digits
 from bench.show.tables import headline
-from bench.show.views.all_charts import charts
+from bench.show.views.cases import charts
 from bench.show.views.env_charts import crossover, saturation
 from tests.bench.builders import bench, metric, point, record, two_backends
 from tests.support import CHROMIUM, Page

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from bench.core.measure import Plan
 from bench.core.point import HOST
-from bench.show.views.cases import VIEWS
+from bench.show.views.cases import CHARTS, TABLES
 from bench.workloads import time_to_solution
 from bench.workloads.setups import starts
 from bench.workloads.time_to_solution import COLD, WARM, Solver, solution_point
@@ -104,10 +104,11 @@ def test_bars_end_at_the_total_with_its_interval():
         )
         for caches in (WARM, COLD)
     ]
-    view = VIEWS["time_to_solution"]
-    (panel,) = view.charts[0](found).panels
+    (panel,) = CHARTS["time_to_solution"][0](found).panels
     assert panel.ticks == ["CUDA C (PyCUDA), cold caches", "CUDA C (PyCUDA), warm caches"]
     assert [each.name for each in panel.series] == ["import torch", "ours", "total, with its spread"]
     totals = panel.series[-1].points
     assert [(each.x, each.low, each.high) for each in totals] == [pytest.approx((9.0, 9.0 / 1.1, 9.9), rel=1e-6)] * 2
-    assert view.table(found).caption.startswith("Time from the command to a solved environment: medians over")
+    assert TABLES["time_to_solution"](found).caption.startswith(
+        "Time from the command to a solved environment: medians over"
+    )

@@ -1,10 +1,10 @@
-"""Table and charts of each case (`VIEWS`), and tables of single cases."""
+"""Table and charts of each case (`TABLES`, `CHARTS`), and tables of single cases."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -13,8 +13,10 @@ from ...core.groups import groups_of
 from ...core.record import Record
 from ...core.stats import FEWEST_SEEDS, interquartile_band, interquartile_mean, median, median_interval
 from ...judge.anchors import SOURCES
+from ...workloads.cases import CASES
 from ...workloads.shared import FP32, MEMBERS, continues_after_threshold
-from ..charts import MakeChart
+from .. import across, peers
+from ..charts import Chart, MakeChart
 from ..columns import (
     BACKEND,
     NOTHING,
@@ -29,7 +31,7 @@ from ..columns import (
     value_column,
 )
 from ..labels import SPREADS, backend_label, environment, medians, number, ratio_text
-from ..records import by, metric, point_order
+from ..records import by, by_machine, measured_alone, metric, point_order
 from ..tables import all_points, differing, every_point, note_column, over_baseline
 from . import env_charts, run_charts
 from .run_charts import TASK
@@ -224,44 +226,62 @@ def without_curve(records: Sequence[Record]) -> list[str]:
 # ------------------------------------------------------------------ all cases
 
 
-@dataclass(frozen=True, slots=True)
-class View:
-    """Table and charts of the records of one case."""
-
-    table: MakeTable = every_point
-    charts: Sequence[MakeChart] = ()
-
-
-VIEWS: Final[Mapping[str, View]] = {
-    "env_step": View(
-        over_baseline("backend", "cpu", "exact"),
-        (
-            env_charts.throughput_chart,
-            env_charts.speedup_chart,
-            env_charts.speedup_over("host"),
-            env_charts.agents_chart,
-            env_charts.languages_chart,
-            env_charts.limits_chart,
-            env_charts.energy_chart,
-        ),
-    ),
-    "graph": View(over_baseline("mode", "eager")),
-    "many_steps": View(over_baseline("mode", "graph")),
-    "neighbor_search": View(over_baseline("neighbor_search", "all_pairs"), (env_charts.neighbors_chart,)),
-    "published": View(over_baseline("backend", "cpu")),
-    "sampler": View(over_baseline("implementation", "torch.multinomial"), (run_charts.samplers_chart,)),
-    "step": View(over_baseline("backend", "numpy")),
-    "reset": View(over_baseline("backend", "cpu")),
-    "return_scan": View(over_baseline("implementation", "torch loop")),
-    "shuffle": View(over_baseline("implementation", "torch.randperm")),
-    "record": View(over_baseline("backend", "cpu")),
-    "launch": View(over_baseline("implementation", "torch")),
-    "rollout": View(over_baseline("backend", "cpu"), (run_charts.rollouts_chart,)),
-    "train": View(training_table, (run_charts.training_chart, run_charts.split_chart)),
-    "scaling": View(scaling_table, (run_charts.scaling_chart,)),
-    "learn": View(learning_table, run_charts.LEARNING),
-    "startup": View(starts_table, (run_charts.starts_chart,)),
-    "time_to_solution": View(solutions_table, (run_charts.solutions_chart,)),
-    "memory": View(memory_table, (env_charts.memory_chart,)),
+_TABLES: Final[Mapping[str, MakeTable]] = {
+    "env_step": over_baseline("backend", "cpu", "exact"),
+    "train": training_table,
+    "scaling": scaling_table,
+    "learn": learning_table,
+    "startup": starts_table,
+    "time_to_solution": solutions_table,
+    "memory": memory_table,
 }
-"""Views by case, in the order of tables and charts."""
+TABLES: Final[Mapping[str, MakeTable]] = {
+    name: _TABLES.get(name) or (over_baseline(*case.over[:2]) if case.over else every_point)
+    for name, case in CASES.items()
+}
+"""Table of each case: one of its own, else every point over the case's first baseline."""
+CHARTS: Final[Mapping[str, Sequence[MakeChart]]] = {
+    "env_step": (
+        env_charts.throughput_chart,
+        env_charts.speedup_chart,
+        env_charts.speedup_over("host"),
+        env_charts.agents_chart,
+        env_charts.languages_chart,
+        env_charts.limits_chart,
+        env_charts.energy_chart,
+    ),
+    "neighbor_search": (env_charts.neighbors_chart,),
+    "sampler": (run_charts.samplers_chart,),
+    "rollout": (run_charts.rollouts_chart,),
+    "train": (run_charts.training_chart, run_charts.split_chart),
+    "scaling": (run_charts.scaling_chart,),
+    "learn": run_charts.LEARNING,
+    "startup": (run_charts.starts_chart,),
+    "time_to_solution": (run_charts.solutions_chart,),
+    "memory": (env_charts.memory_chart,),
+    "peer": (peers.peers,),
+}
+"""Charts of each case that has some, in their order."""
+
+
+def charts(records: Iterable[Record], past: Iterable[Record] = ()) -> list[Chart]:
+    """Return every chart that has evidence in the records of one machine.
+
+    Args:
+        records: Records to show.
+        past: Other records, of any machine, for the history of this one.
+    """
+    evidence = measured_alone(record for record in records if record.is_evidence)
+    machines = set(by_machine(evidence))
+    before = [each for name, group in by_machine(past).items() if name in machines for each in group]
+    with_past = _by_case([*measured_alone(each for each in before if each.is_evidence), *evidence])
+    made = [
+        make([each for each in evidence if each.case == name]) for name, of_case in CHARTS.items() for make in of_case
+    ]
+    made += [make(_by_case(evidence)) for make in (across.roofline, across.kernels)] + [across.history(with_past)]
+    return [chart for each in made if (chart := each.with_points()).panels]
+
+
+def _by_case(records: Iterable[Record]) -> list[Record]:
+    order = list(TABLES)
+    return sorted(records, key=lambda record: order.index(record.case) if record.case in order else len(order))

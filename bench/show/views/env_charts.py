@@ -15,8 +15,8 @@ import numpy as np
 from ...core.point import ORACLE, PLAIN, Metric
 from ...core.record import Record
 from ...workloads.shared import FULLY_OBSERVED_AGENTS
-from ..charts import BACKEND_STYLE, Axis, Chart, DataPoint, MakeChart, Panel, Series, in_rows, lines, points_along
-from ..labels import BACKEND_NAME, backend_label, environment, medians, plural, ratio_text
+from ..charts import Chart, DataPoint, MakeChart, Panel, Series, chart, in_rows, lines, points_along
+from ..labels import BACKEND_NAME, BACKEND_STYLE, backend_label, environment, plural, ratio_text
 from ..records import (
     baselines,
     best_on_cpu,
@@ -35,9 +35,6 @@ RATE: Final = "env_steps_per_s"
 AGENT_RATE: Final = "agent_steps_per_s"
 SATURATED: Final = 0.9
 """Share of the highest rate that counts as saturated."""
-ENVS: Final = Axis("number of environments")
-AGENTS_IN_EACH: Final = "agents in each environment"
-ALL_AGENTS: Final = Axis("agents in all environments")
 DIRECTION: Final = {"n_envs": "more environments", "n_agents": "more agents"}
 
 Value = Callable[[Record], Metric | None]
@@ -49,17 +46,7 @@ def throughput_chart(records: Sequence[Record]) -> Chart:
     """Chart the throughput over environments, with each backend's saturation."""
     shown = _in_sizes(latest(records))
     panels = _over_envs(shown, lambda record: metric(record, RATE), right="agent steps per second")
-    made = Chart(
-        name="throughput",
-        title="Throughput by number of environments",
-        caption=f"A step draws random actions, steps all environments and restarts those that ended. {medians(shown)}",
-        x=ENVS,
-        y=Axis("environment steps per second"),
-        panels=panels,
-        records=shown,
-        findings=_findings(panels, saturation),
-    )
-    return in_rows(made)
+    return in_rows(replace(chart("throughput", panels, shown), findings=_findings(panels, saturation)))
 
 
 def speedup_chart(records: Sequence[Record]) -> Chart:
@@ -102,15 +89,9 @@ def _speedup(name: str, over: str, others: Iterable[Record], base: Callable[[Rec
 
     panels = _over_envs(shown, factor, level=1)
     which = f" The baseline at each size is the fastest of {codes}." if over else ""
-    made = Chart(
+    made = replace(
+        chart("speedup", panels, [*shown, *compared], over=over or codes, which=which),
         name=name,
-        title=f"Speed-up over {over or codes}",
-        caption="Each ratio compares two points of the same size in the same run. Its spread follows from both "
-        f"points' spreads. Above the line at 1, a backend is faster than the baseline.{which}",
-        x=ENVS,
-        y=Axis(f"speed-up over {over or codes}"),
-        panels=panels,
-        records=[*shown, *compared],
         findings=_findings(panels, crossover),
     )
     bases = {id(record): record for record in compared}.values()
@@ -121,15 +102,7 @@ def _speedup(name: str, over: str, others: Iterable[Record], base: Callable[[Rec
 def energy_chart(records: Sequence[Record]) -> Chart:
     """Chart the energy per step over environments."""
     shown = latest(record for record in records if joules(record) is not None)
-    return Chart(
-        name="energy",
-        title="Energy per step",
-        caption="Energy of the whole GPU while the point is repeated, per step. Lower is better.",
-        x=ENVS,
-        y=Axis("joules per million environment steps"),
-        panels=_over_envs(shown, joules),
-        records=shown,
-    )
+    return chart("energy", _over_envs(shown, joules), shown)
 
 
 def saturation(points: Sequence[DataPoint]) -> str:
@@ -197,42 +170,27 @@ def _findings(panels: Sequence[Panel], say: Callable[[Sequence[DataPoint]], str]
 
 def agents_chart(records: Sequence[Record]) -> Chart:
     """Chart the throughput over agents, at the most-measured number of environments."""
-    partly = {"tag_gridworld": f"{AGENTS_IN_EACH} (above {FULLY_OBSERVED_AGENTS} observed in part)"}
+    partly = {"tag_gridworld": f"agents in each environment (above {FULLY_OBSERVED_AGENTS} observed in part)"}
     by_env = grouped(plain(latest(records)), "env").values()
     shown = _of_several_sizes(
         max(grouped(each, "n_envs").values(), key=partial(_n_values, axis="n_agents")) for each in by_env
     )
-    return Chart(
-        name="agents",
-        title="Throughput by number of agents",
-        caption=medians(record for each in shown for record in each),
-        x=Axis(AGENTS_IN_EACH),
-        y=Axis("agent steps per second"),
-        panels=[
-            Panel(
-                environment(str(each[0].point["env"]), envs=int(each[0].point["n_envs"])),
-                _over_agents(each, AGENT_RATE),
-                xlabel=partly.get(str(each[0].point["env"]), ""),
-            )
-            for each in shown
-        ],
-        records=[record for each in shown for record in each],
-    )
+    panels = [
+        Panel(
+            environment(str(each[0].point["env"]), envs=int(each[0].point["n_envs"])),
+            _over_agents(each, AGENT_RATE),
+            xlabel=partly.get(str(each[0].point["env"]), ""),
+        )
+        for each in shown
+    ]
+    return chart("agents", panels, [record for each in shown for record in each])
 
 
 def memory_chart(records: Sequence[Record]) -> Chart:
     """Chart the bytes of an environment over its agents."""
     shown = _of_several_sizes(grouped(latest(records), "env").values())
-    return Chart(
-        name="memory",
-        title="Memory per environment",
-        caption="Bytes of arrays that one more environment adds, for each number of agents.",
-        statistic="from the sizes of the arrays",
-        x=Axis(AGENTS_IN_EACH),
-        y=Axis("bytes per environment"),
-        panels=[Panel(environment(str(each[0].point["env"])), _over_agents(each, "bytes_per_env")) for each in shown],
-        records=[record for each in shown for record in each],
-    )
+    panels = [Panel(environment(str(each[0].point["env"])), _over_agents(each, "bytes_per_env")) for each in shown]
+    return chart("memory", panels, [record for each in shown for record in each])
 
 
 def neighbors_chart(records: Sequence[Record]) -> Chart:
@@ -255,15 +213,7 @@ def neighbors_chart(records: Sequence[Record]) -> Chart:
             Panel(title, [*named(_over_agents(found, AGENT_RATE), "cells"), *named(every, "all pairs")]),
             Panel(title, named(factors, "cells"), level=1, ylabel="speed-up over all pairs"),
         ]
-    return Chart(
-        name="neighbors",
-        title="Neighbour search: grid cells or all pairs",
-        caption=f"Both sides do the same work and differ only in their neighbour search. {medians(shown)}",
-        x=Axis(AGENTS_IN_EACH),
-        y=Axis("agent steps per second"),
-        panels=panels,
-        records=[*shown, *(pairs[place(record)] for record in shown)],
-    )
+    return chart("neighbors", panels, [*shown, *(pairs[place(record)] for record in shown)])
 
 
 def _over_agents(records: Sequence[Record], name: str, **style: str) -> list[Series]:
@@ -283,16 +233,8 @@ def languages_chart(records: Sequence[Record]) -> Chart:
     """Chart CUDA C over Numba at the same size and run."""
     bases = baselines(records, "backend", "numba")
     of_cuda_c = latest(record for record in records if record.point["backend"] == "pycuda" and size(record) in bases)
-    return Chart(
-        name="languages",
-        title="Speed of CUDA C relative to Numba-CUDA",
-        caption="Both run the same phases as CUDA graphs, at the same size in the same run. Above the line at 1, "
-        "CUDA C is faster. The spread follows from both sides' spreads.",
-        x=ALL_AGENTS,
-        y=Axis("speed-up over Numba-CUDA", is_log=False),
-        panels=_by_direction(of_cuda_c, lambda record: times_baseline(record, bases[size(record)])),
-        records=[*of_cuda_c, *(bases[size(record)] for record in of_cuda_c)],
-    )
+    panels = _by_direction(of_cuda_c, lambda record: times_baseline(record, bases[size(record)]))
+    return chart("languages", panels, [*of_cuda_c, *(bases[size(record)] for record in of_cuda_c)])
 
 
 def limits_chart(records: Sequence[Record]) -> Chart:
@@ -306,16 +248,7 @@ def limits_chart(records: Sequence[Record]) -> Chart:
         per_rate = record.roofline / rate.value
         return derived_metric(record.roofline, rate.low * per_rate, rate.high * per_rate, rate.kind)
 
-    return Chart(
-        name="limits",
-        title="Share of the machine's limit",
-        caption="Shortest possible time of a step divided by its measured time. The shortest time is what the device "
-        "needs for the step's minimum of bytes or operations. 1 is the machine's limit.",
-        x=ALL_AGENTS,
-        y=Axis("share of the machine's limit"),
-        panels=_by_direction(shown, share),
-        records=shown,
-    )
+    return chart("limits", _by_direction(shown, share), shown)
 
 
 def _by_direction(records: Sequence[Record], value: Value) -> list[Panel]:

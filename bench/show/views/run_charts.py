@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -15,7 +15,6 @@ from ...core.stats import Floats, interquartile_band, interquartile_mean
 from ...judge.anchors import CARD, JAX, WARPDRIVE, Anchor, anchor
 from ...workloads.shared import ON_GPU, continues_after_threshold
 from ..charts import (
-    BACKEND_STYLE,
     GREY,
     HATCHES,
     PART_COLORS,
@@ -26,15 +25,16 @@ from ..charts import (
     Panel,
     Series,
     bars,
+    chart,
     rows,
 )
 from ..labels import (
     BACKEND_NAME,
+    BACKEND_STYLE,
     backend_label,
     code_and_device,
     environment,
     is_ours,
-    medians,
     plural,
     ratio_text,
     size_and_run,
@@ -47,21 +47,22 @@ RATE: Final = "env_steps_per_s"
 
 
 def row_chart(
+    name: str,
     records: Sequence[Record],
     axes: Sequence[str],
     panel: Callable[[tuple[Any, ...], Sequence[Record]], Panel],
-    **declared: Any,
+    **words: str,
 ) -> Chart:
     """Return a chart of rows with a panel per value of axes.
 
     Args:
+        name: Name of the chart.
         records: Records in the order of their rows.
         axes: Axes that tell panels apart.
         panel: Makes the panel of these values and records.
-        declared: Other fields of the chart.
+        words: Parts of the chart's texts.
     """
-    panels = [panel(key, found) for key, found in grouped(records, *axes).items()]
-    return Chart(kind="rows", panels=panels, records=records, **declared)
+    return chart(name, [panel(key, found) for key, found in grouped(records, *axes).items()], records, **words)
 
 
 def samplers_chart(records: Sequence[Record]) -> Chart:
@@ -81,16 +82,7 @@ def samplers_chart(records: Sequence[Record]) -> Chart:
         title = f"{plural(int(n_envs), 'environment')}, {plural(int(n_agents), 'agent')}, {n_actions} actions"
         return rows(title, by_rate, "samples_per_s", _sampler_name, over_torch)
 
-    return row_chart(
-        latest(records),
-        ("n_envs", "n_agents", "n_actions"),
-        panel,
-        name="sampler",
-        title="Throughput of action samplers",
-        caption=f"One action for every agent, drawn from its own probabilities. {medians(records)}",
-        x=Axis("samples per second (2x = twice as fast as torch.multinomial)"),
-        has_legend=False,
-    )
+    return row_chart("sampler", latest(records), ("n_envs", "n_agents", "n_actions"), panel)
 
 
 def _sampler_name(record: Record) -> str:
@@ -100,15 +92,10 @@ def _sampler_name(record: Record) -> str:
 def rollouts_chart(records: Sequence[Record]) -> Chart:
     """Chart the throughput of rollouts."""
     return row_chart(
+        "rollout",
         latest(records),
         ("env",),
         lambda key, found: rows(environment(*key), sorted(found, key=_iteration_order), RATE, iteration),
-        name="rollout",
-        title="Throughput of rollouts",
-        caption="A rollout includes environment steps, forward passes of the policies and storing samples. "
-        + medians(records),
-        statistic="medians",
-        x=Axis("environment steps per second of a rollout"),
     )
 
 
@@ -128,16 +115,8 @@ def training_chart(records: Sequence[Record]) -> Chart:
 
     has_others = any(math.isfinite(ratio_to_published(record)) for record in shown)
     others = " Rates of other software were measured on an NVIDIA H200; 2x is twice that rate, for our fastest backend."
-    return row_chart(
-        shown,
-        ("env",),
-        panel,
-        name="training",
-        title="Throughput of training",
-        caption=f"An iteration is a rollout and the update of every policy. {medians(shown)}{others * has_others}",
-        statistic="medians",
-        x=Axis("environment steps per second" + (" (2x = twice the rate of other software)" if has_others else "")),
-    )
+    twice = " (2x = twice the rate of other software)" * has_others
+    return row_chart("training", shown, ("env",), panel, others=others * has_others, twice=twice)
 
 
 def split_chart(records: Sequence[Record]) -> Chart:
@@ -158,16 +137,7 @@ def split_chart(records: Sequence[Record]) -> Chart:
             lambda record, part: f"{ratio_text(1e3 * record.notes[f'{part}_s'])} ms",
         )
 
-    return row_chart(
-        shown,
-        ("env",),
-        panel,
-        name="split",
-        title="Time of rollout and update in a training iteration",
-        caption="Rollout and update, each timed separately after the warm-up.",
-        statistic="means over the iterations after the warm-up",
-        x=Axis("share of the iteration's time", is_log=False),
-    )
+    return row_chart("split", shown, ("env",), panel)
 
 
 def starts_chart(records: Sequence[Record]) -> Chart:
@@ -175,16 +145,7 @@ def starts_chart(records: Sequence[Record]) -> Chart:
     shown = sorted(latest(records), key=_start_name)
     names = dict.fromkeys(name for record in shown for name in record.notes["samples_s"])
     parts = {name: HATCHES[index // len(PART_COLORS)] for index, name in enumerate(names)}
-    return row_chart(
-        shown,
-        (),
-        lambda _, found: bars("", found, parts, metric, _start_name),
-        name="startup",
-        title="Start-up time of a process",
-        caption="Parts of the start of a new process, in order. Median of each part.",
-        statistic="medians of each part",
-        x=Axis("seconds since the start of the process", is_log=False),
-    )
+    return row_chart("startup", shown, (), lambda _, found: bars("", found, parts, metric, _start_name))
 
 
 def _start_name(record: Record) -> str:
@@ -218,17 +179,8 @@ def solutions_chart(records: Sequence[Record]) -> Chart:
         ]
         return Panel(made.title, [*made.series, Series("total, with its spread", MARK, totals)], made.ticks)
 
-    return row_chart(
-        sorted(latest(records), key=by("caches", "backend")),
-        ("env", "algorithm", "threshold"),
-        panel,
-        name="time-to-solution",
-        title="Time from the command to a solved environment",
-        caption="The documented command, from the start of its process to its end, with its checkpoints. The first "
-        "part is a process that only imports torch and creates the context, run before each sample.",
-        statistic="medians over new processes, each with its own seed",
-        x=Axis("seconds since the start of the process", is_log=False),
-    )
+    ordered = sorted(latest(records), key=by("caches", "backend"))
+    return row_chart("time-to-solution", ordered, ("env", "algorithm", "threshold"), panel)
 
 
 def iteration(record: Record) -> str:
@@ -304,17 +256,7 @@ def scaling_chart(records: Sequence[Record]) -> Chart:
             where = "number of GPUs" if found[0].threads is None else "processes, each with the same number of threads"
             title = f"{environment(str(env), int(n_agents))}, {precision}"
             panels.append(Panel(title, _over_ranks(found, counts), [str(count) for count in counts], xlabel=where))
-    return Chart(
-        name="scaling",
-        title="Training throughput by number of GPUs",
-        caption="Each rank (process) trains on its own GPU with equally many environments; the slowest rank's time "
-        f"counts. {medians(shown)} 100 % is linear scaling: the rate of one rank times the number of ranks.",
-        statistic=f"{medians(shown)[:-1]}; percentages of linear scaling",
-        x=Axis("number of GPUs", is_log=False),
-        y=Axis("environment steps per second"),
-        panels=panels,
-        records=shown,
-    )
+    return chart("scaling", panels, shown)
 
 
 def efficiencies(records: Sequence[Record]) -> dict[int, float]:
@@ -379,19 +321,8 @@ class LearningCurves:
                 until, learner = task[-1], str(task[2])
                 for policy in _policies(found) if until else [learner]:
                     panels += self._panel(task, policy, found)
-        return Chart(
-            name=self.name,
-            title=f"Learning curves by {self.axis.label}",
-            caption="Interquartile mean of the seeds' mean returns, with its 95 % bootstrap interval, of fewer than "
-            "eight seeds their range. A seed that has finished counts with its last return. Each mark is the "
-            "evaluation of one seed at the end of its training. The horizontal line is the task's threshold.",
-            statistic="interquartile mean over seeds, its 95 % bootstrap interval (range of fewer than 8); finished "
-            "seeds keep their return",
-            x=self.axis,
-            y=Axis("mean return", is_log=False),
-            panels=panels,
-            records=shown,
-        )
+        made = chart("learning", panels, shown, along=self.axis.label)
+        return replace(made, name=self.name, x=self.axis)
 
     def _panel(self, task: Sequence[Any], policy: str, records: Sequence[Record]) -> list[Panel]:
         """Return the panel of a policy, if it has curves."""

@@ -1,15 +1,9 @@
 """All set-ups, which a process imports once before it is forked."""
 
-from . import environments, iterations, kernels, learning, many_steps, starts, stepping, timing, trainers
+from importlib import import_module
+from pkgutil import iter_modules
 
-__all__ = [
-    "environments",
-    "iterations",
-    "kernels",
-    "learning",
-    "many_steps",
-    "starts",
-    "stepping",
-    "timing",
-    "trainers",
-]
+from . import __path__ as folders
+
+for _module in iter_modules(folders, f"{__package__}."):
+    import_module(_module.name)
