@@ -108,7 +108,8 @@ class Job:
             plan = PLANS[context.preset]
             seen = workload.measure(plan.brief if self.is_brief else plan)
             seen = replace(seen, notes={"setup_s": setup_s, **seen.notes})
-            return build(facts=workload.facts, seen=seen, host=host.after(workload.facts.device))
+            host = host.after(workload.facts.device).model_copy(update={"others_busy": seen.others_busy})
+            return build(facts=workload.facts, seen=seen, host=host)
         except Skip as skip:
             return build(status="skipped", reason=str(skip), host=host)
         except Exception as error:  # noqa: BLE001  (an error in one point must not lose the others)

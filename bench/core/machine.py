@@ -198,13 +198,18 @@ class OtherProcesses:
     def __init__(self, root: int | None = None, proc: Path = Path("/proc"), cores: Sequence[int] | None = None) -> None:
         self._root, self._proc = root or os.getpid(), proc
         self._rows = [f"cpu{core}" for core in cores or pinned_cores() or ()] or ["cpu"]
-        self._start = self._read()
+        self._start, self._began = self._read(), time.monotonic()
 
-    def busy(self) -> float | None:
+    def busy(self, min_s: float = 0.0) -> float | None:
         """Return their share of our cores since construction; None if unknown.
 
         Time that a hypervisor took for other virtual machines counts.
+
+        Args:
+            min_s: Duration, s, below which the share is unknown.
         """
+        if time.monotonic() - self._began < min_s:
+            return None
         end = self._read()
         if self._start is None or end is None:
             return None

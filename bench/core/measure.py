@@ -30,6 +30,8 @@ FEWEST: Final = 9
 It is the smallest number whose shortest and longest sample lie outside the median's interval."""
 MOST_DISCARDED: Final = 20
 """Throttled samples that a point repeats; then the GPU is always throttled, and they are kept."""
+MIN_OTHERS_S: Final = 0.3
+"""Minimum duration of a timing whose other processes are measured, s; the system counts 10 ms."""
 CLOCKS_AGREE: Final = 0.02
 """Relative difference of device and wall time above which records note it."""
 
@@ -153,7 +155,10 @@ class Checked:
         if not before.passed:
             return Measurement(before=before)
         with exclusive():
+            others = machine.OtherProcesses() if self.facts.device.type == "cpu" else None
             seen = self.run_and_measure(plan)
+            if others:
+                seen = replace(seen, others_busy=others.busy(MIN_OTHERS_S))
         return replace(seen, before=before, after=self.check_after(with_reference_run=plan.has_reference_run))
 
     def run_and_measure(self, plan: Plan) -> Measurement:

@@ -157,6 +157,8 @@ class Measurement:
     after: Check | None = None
     process: tuple[int, ...] | None = None
     """Index of each sample's process; None: one process took all."""
+    others_busy: float | None = None
+    """Share of our cores that other processes kept busy during the timing; None if unknown."""
     notes: dict[str, Any] = field(default_factory=dict)
     unread: dict[str, str] = field(default_factory=dict)
     """Reason for each None of a field that could have a value."""

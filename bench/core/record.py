@@ -145,9 +145,9 @@ class Host(Model):
     gpu: Annotated[dict[str, Amount], Plain] | None = None
     """Clocks, power, its limit and temperature at the end; null on a CPU, without NVML or in older records."""
     others_busy: Amount | None = None
-    """Largest share over rounds of our cores that other processes kept busy.
+    """Share of our cores that other processes kept busy during the timing; of rounds the largest.
 
-    null: unknown, or the point was not interleaved."""
+    null: unknown, for example of a GPU's points that were not interleaved."""
     loop_ns: Annotated[list[Count], Field(min_length=2, max_length=2)] | None = None
     """Shortest and longest Python loop in the leading process, ns.
 

@@ -14,7 +14,7 @@ from ..core.errors import NotComparable
 from ..core.groups import groups_of
 from ..core.nvml import throttling
 from ..core.point import Point, point_name
-from ..core.record import Record, merged, oldest_first
+from ..core.record import ALONE, Record, merged, oldest_first
 from ..core.stats import Ratio, SpreadKind
 
 Interval = tuple[float, float]
@@ -173,6 +173,9 @@ def busy(record: Record) -> str:
     """Return a warning that the machine was busy; always empty for a GPU."""
     if record.host is None or record.threads is None:
         return ""
+    if record.host.others_busy is not None and record.taken == ALONE:
+        others = record.host.others_busy
+        return f"other processes used {others:.0%} of our cores: numbers unreliable" if others > MOST_OTHERS else ""
     loads = [each for each in (record.host.load_before, record.host.load_after) if each is not None]
     return cores.busy(max(loads, default=None), record.machine.get("cores") or 1)
 

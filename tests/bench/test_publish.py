@@ -231,6 +231,16 @@ def test_what_could_not_be_published_is_refused(git, findings, says, here, tmp_p
     assert not (tmp_path / "sets").exists()
 
 
+def test_load_of_its_own_does_not_stop_a_set(here, monkeypatch, tmp_path):
+    """A set that continues has loaded the machine; a new one is refused."""
+    monkeypatch.setattr(publish.doctor, "examine", lambda: [Finding("load", "problem", "9 processes", "wait")])
+    assert "load: 9 processes; wait" in here(exits=Code.NOTHING)
+    monkeypatch.setattr(publish.doctor, "examine", list)
+    here("--until-s", "0", exits=Code.UNFINISHED)
+    monkeypatch.setattr(publish.doctor, "examine", lambda: [Finding("load", "problem", "9 processes", "wait")])
+    here("--until-s", "0", exits=Code.UNFINISHED)
+
+
 def test_set_goes_on_as_it_began(here, tmp_path):
     """A set continues only with its preset and versions."""
     here("--until-s", "0", exits=Code.UNFINISHED)

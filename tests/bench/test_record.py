@@ -6,9 +6,11 @@ import json
 import math
 import shutil
 import zipfile
+from types import SimpleNamespace
 
 import pytest
 
+from bench.core import machine
 from bench.core.archive import glob_paths, with_archived
 from bench.core.case import Job
 from bench.core.errors import FileError
@@ -22,6 +24,7 @@ from bench.core.record import (
     read_all,
     read_comparisons,
 )
+from bench.judge.evidence import busy
 from bench.process.worker import PROCESSES
 from tests.bench.builders import case, timed
 from tests.bench.builders import record as plain_record
@@ -63,6 +66,17 @@ def test_record_survives_its_file(record, tmp_path):
     assert line["schema"] == 2
     assert record.host.load_before >= 0
     assert (record.taken, set(record.process)) == ("alone", {0})
+
+
+@pytest.mark.parametrize(("share", "warns"), [(0.4, True), (0.05, False)])
+def test_load_during_the_timing_counts(share, warns, monkeypatch):
+    """Load before and after it, such as of concurrent set-ups, does not."""
+    monkeypatch.setattr(machine, "OtherProcesses", lambda: SimpleNamespace(busy=lambda min_s: share))
+    monkeypatch.setattr("warpdrive_min.cores.load", lambda: 9.0)
+    fake = case(lambda point: timed(lambda: sum(range(2000))))
+    found = Job(fake, fake.points("smoke")[0]).run(Context.here("smoke", run_id="test"))
+    assert found.host.others_busy == share
+    assert ("other processes used 40% of our cores" in busy(found)) == warns
 
 
 def test_metrics_are_the_arithmetic_of_the_samples(record):
