@@ -157,7 +157,7 @@ class NumbaKernel:
             else scalar(argument, parameter.dtype)
             for argument, parameter in zip(arguments, self.parameters, strict=True)
         ]
-        compiled_kernel: Callable[[], Any] = lambda: self._kernel  # noqa: E731
+        compiled_kernel = None
         if self._is_compiled:
             values = self._signature.pack(values)
         else:
@@ -168,10 +168,11 @@ class NumbaKernel:
         def launch() -> None:
             handle = current_stream()
             if handle not in launchers:
+                kernel = self._kernel if compiled_kernel is None else compiled_kernel()
                 stream = cuda.external_stream(handle) if handle else cuda.default_stream()
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore", NumbaPerformanceWarning)  # small grids are the user's choice
-                    launchers[handle] = compiled_kernel()[blocks, threads, stream]
+                    launchers[handle] = kernel[blocks, threads, stream]
             launchers[handle](*values)
 
         return launch
