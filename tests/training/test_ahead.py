@@ -7,7 +7,7 @@ import torch
 
 from envs import ENVS
 from tests.training.builders import ON_GPU, PPO, make_trainer
-from warpdrive_min.training.paths import ahead
+from warpdrive_min.training.paths import ahead, early
 from warpdrive_min.training.paths.triton.launch import launch, rehearsal
 
 
@@ -47,6 +47,26 @@ def test_nothing_is_rehearsed_on_a_cpu():
     compilers = ahead.Compilers(torch.device("cpu"))
     compilers.start(lambda: pytest.fail("rehearsed"))
     compilers.finish()
+
+
+@pytest.mark.parametrize(
+    ("command", "started"),
+    [
+        ("evaluate", []),
+        ("train --backend host", []),
+        ("train", ["driver"]),
+        ("train --backend numba", ["driver", "numba"]),
+    ],
+)
+def test_only_training_on_a_gpu_starts_early(command, started, monkeypatch):
+    """`train` starts what its words name, and waits for it."""
+    calls = []
+    monkeypatch.setattr(early, "_threads", [])
+    monkeypatch.setattr(early, "_prepare", lambda: calls.append("driver"))
+    monkeypatch.setattr(early.numba_server, "start", lambda: calls.append("numba"))
+    early.start(command.split())
+    early.wait()
+    assert sorted(calls) == started
 
 
 @pytest.mark.gpu
