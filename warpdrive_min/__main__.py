@@ -2,11 +2,13 @@
 
 import sys
 
-from warpdrive_min.stopping import clean_up_on_signal, stoppable
+from warpdrive_min.stopping import clean_up_on_signal, quick_exit, stoppable
 
-with stoppable():
+with quick_exit(), stoppable():
     from warpdrive_min.cli import Commands, app
+    from warpdrive_min.training.paths import early
 
+    early.start(sys.argv[1:])  # before torch is imported
     if sys.argv[1:2] and sys.argv[1] in Commands.rows:
         Commands.rows[sys.argv[1]].imported()  # a signal ends the process at once; nothing needs cleaning up yet
     with clean_up_on_signal(Commands.exit_code(sys.argv[1:])):

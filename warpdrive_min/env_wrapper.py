@@ -6,6 +6,7 @@ import copy
 import os
 import warnings
 from collections.abc import Hashable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -30,7 +31,15 @@ from warpdrive_min.environment import (
     require_actions,
     seed_resets,
 )
-from warpdrive_min.errors import ActionError, CompileError, ConfigError, require, require_int, require_type
+from warpdrive_min.errors import (
+    ActionError,
+    BindingError,
+    CompileError,
+    ConfigError,
+    require,
+    require_int,
+    require_type,
+)
 from warpdrive_min.function_manager import CUDAFunctionFeed, CUDAFunctionManager
 from warpdrive_min.registrar import EnvironmentRegistrar
 from warpdrive_min.registrar import env_registrar as default_registrar
@@ -212,6 +221,25 @@ class EnvWrapper:
             auto_reset=auto_reset,
             exact=self.exact,
         )
+
+    def compile_copies(self, num_envs: int) -> None:
+        """Compile the kernels of copies by `like` ahead, into the cache; runs none.
+
+        Args:
+            num_envs: Number of copies.
+        """
+        sources, constants = self._loaded
+        functions = self.function_manager_class(
+            self.n_agents,
+            num_envs,
+            self.blocks_per_env,
+            backend=self.backend,
+            spread=bool(self.env.kernel_sequences(False)),
+            fills=True,
+        )
+        for name in functions.load(sources, {**constants, "AUTO_RESET": False}):
+            with suppress(BindingError):  # a kernel that is launched in another way
+                functions.bind(name, self.cuda_data_manager, force=1)
 
     def _create(self, name: str | None, config: Mapping[str, Any] | None) -> Any:
         if name is None or config is None:

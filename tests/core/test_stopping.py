@@ -131,3 +131,26 @@ def test_other_programs_keep_their_handlers(words, is_ours, monkeypatch):
     assert is_starting() is is_ours
     monkeypatch.setattr(sys, "argv", ["script.py"])
     assert not is_starting()
+
+
+@pytest.mark.parametrize("code", ["None", "3", "'message'"])
+def test_quick_exit_skips_only_the_shutdown_of_libraries(code, tmp_path):
+    """Threads, functions of `atexit` and buffers end; the exit code stays."""
+    program = f"""{LIGHT}
+import atexit, threading
+
+class Library:
+    def __del__(self):
+        os.write(1, b"shut down")
+
+library = Library()
+with stopping.quick_exit():
+    atexit.register(print, "atexit")
+    threading.Thread(target=lambda: (time.sleep(0.1), print("thread"))).start()
+    sys.exit({code})
+"""
+    words = [sys.executable, "-S", "-c", program, str(ROOT)]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+    is_message = code == "'message'"  # the interpreter prints it, and ends as usual
+    assert done.stdout == "thread\natexit\n" + "shut down" * is_message
+    assert (done.returncode, done.stderr) == ((1, "message\n") if is_message else (int(eval(code) or 0), ""))

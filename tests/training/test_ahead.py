@@ -7,7 +7,7 @@ import torch
 
 from envs import ENVS
 from tests.training.builders import ON_GPU, PPO, make_trainer
-from warpdrive_min.training.paths import ahead
+from warpdrive_min.training.paths import ahead, early
 from warpdrive_min.training.paths.triton.launch import launch, rehearsal
 
 
@@ -44,14 +44,35 @@ def test_rehearsed_launches_only_compile():
 
 def test_nothing_is_rehearsed_on_a_cpu():
     """Nothing is rehearsed on a CPU, without Triton kernels."""
-    with ahead.compiled(torch.device("cpu"), lambda: pytest.fail("rehearsed")):
-        pass
+    compilers = ahead.Compilers(torch.device("cpu"))
+    compilers.start(lambda: pytest.fail("rehearsed"))
+    compilers.finish()
+
+
+@pytest.mark.parametrize(
+    ("command", "started"),
+    [
+        ("evaluate", []),
+        ("train --backend host", []),
+        ("train", ["driver"]),
+        ("train --backend numba", ["driver", "numba"]),
+    ],
+)
+def test_only_training_on_a_gpu_starts_early(command, started, monkeypatch):
+    """`train` starts what its words name, and waits for it."""
+    calls = []
+    monkeypatch.setattr(early, "_threads", [])
+    monkeypatch.setattr(early, "_prepare", lambda: calls.append("driver"))
+    monkeypatch.setattr(early.numba_server, "start", lambda: calls.append("numba"))
+    early.start(command.split())
+    early.wait()
+    assert sorted(calls) == started
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("backend", ON_GPU)
 def test_no_kernel_compiles_after_construction(backend, tmp_path, monkeypatch):
-    """All kernels of CartPole's PPO compile in the constructor."""
+    """The constructor starts the compilation of all kernels of CartPole's PPO."""
     from triton import knobs
     from triton.runtime.jit import JITFunction
 
@@ -71,6 +92,7 @@ def test_no_kernel_compiles_after_construction(backend, tmp_path, monkeypatch):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
     policy = {**PPO, "model": {"fc_dims": [64, 64], "shared": False}}
     trainer = make_trainer(ENVS["cartpole"](), {"shared": policy}, backend, n_envs=64, basedir=tmp_path)
+    trainer._compilers.finish()
     learning = ["learn", "learn", "add_up", "add_squares", "take_step"]
     assert sorted(compiled) == sorted([*learning, "forward", "forward"]), compiled  # acting, and values
     compiled.clear()

@@ -18,6 +18,8 @@ SCHEMA = 1
 """Version of the cached files; raise it when their meaning changes."""
 VARIABLE: Final = "WARPDRIVE_MIN_CACHE"
 """Environment variable that names the cache folder."""
+NUMBA_SUFFIX: Final = ".numba"
+"""Suffix of files with Numba's machine code."""
 
 _reported: set[str] = set()
 report_with: Callable[[str], None] = logging.getLogger(__name__).info

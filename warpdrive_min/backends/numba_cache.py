@@ -21,13 +21,12 @@ from typing import Any, Final
 import numpy as np
 from numba.cuda.serialize import dumps
 
-from warpdrive_min.backends.cache import cached, entry
+from warpdrive_min.backends.cache import NUMBA_SUFFIX, cached, entry
 
 LIBRARIES: Final = ("builtins", "cmath", "cuda", "llvmlite", "math", "numba", "numba_cuda", "numpy", "operator")
 """Packages whose objects a key holds by name; it holds their versions, too."""
 NOT_CACHED: Final = ("debug", "lineinfo", "link")
 """Options of kernels that depend on line numbers or other files."""
-SUFFIX: Final = ".numba"
 
 
 class KernelCache:
@@ -44,7 +43,7 @@ class KernelCache:
         """Return the cached kernel; None if there is none or its file is damaged."""
         from numba.cuda.dispatcher import _Kernel  # noqa: PLC0415  (not in the simulator)
 
-        path = entry(self._key, SUFFIX)
+        path = entry(self._key, NUMBA_SUFFIX)
         try:
             return _Kernel._rebuild(**pickle.loads(zlib.decompress(path.read_bytes())))  # noqa: SLF001
         except FileNotFoundError:
@@ -63,7 +62,7 @@ class KernelCache:
             return
         with suppress(pickle.PicklingError, RuntimeError):  # Numba's answers for linked files and for device arrays
             content = zlib.compress(dumps(data._reduce_states()), 1)  # noqa: SLF001  (mostly LLVM's text)
-            cached(self._key, SUFFIX, lambda path: path.write_bytes(content))
+            cached(self._key, NUMBA_SUFFIX, lambda path: path.write_bytes(content))
 
 
 def kernel_cache(kernel: Any, types: tuple[Any, ...], capability: tuple[int, int], exact: bool) -> KernelCache | None:

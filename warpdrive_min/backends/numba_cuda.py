@@ -17,6 +17,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from warpdrive_min.backends import numba_server
 from warpdrive_min.backends.base import (
     Argument,
     Availability,
@@ -31,6 +32,7 @@ from warpdrive_min.backends.base import (
 )
 from warpdrive_min.backends.cache import excerpt
 from warpdrive_min.backends.gpu import GpuBackend, current_stream, gpu_availability
+from warpdrive_min.backends.numba_server import Job
 from warpdrive_min.collector import collection_paused
 from warpdrive_min.errors import CompileError, known, require
 from warpdrive_min.lazy import LazyModule
@@ -93,7 +95,7 @@ class NumbaBackend(GpuBackend):
         self.enter()
         exact = bool(constants.get("EXACT"))
         kernels = built(source, constants)
-        return {name: NumbaKernel(name, kernel, exact) for name, kernel in kernels.items()}
+        return {name: NumbaKernel(name, kernel, exact, origin=(source, constants)) for name, kernel in kernels.items()}
 
     def enter(self) -> None:
         """Make Numba use torch's context, so that kernels can be built.
@@ -110,17 +112,33 @@ class NumbaBackend(GpuBackend):
 
 
 class NumbaKernel:
-    """Numba-CUDA kernel, launched on torch's current stream."""
+    """Numba-CUDA kernel, launched on torch's current stream.
 
-    def __init__(self, name: str, kernel: Any, exact: bool, owns_environments: bool = True) -> None:
+    Args:
+        name: Name of the kernel.
+        kernel: Dispatcher.
+        exact: Compile without contraction.
+        owns_environments: A block owns its environments, as of `Kernel`.
+        origin: Source and constants from which another process can build the kernel, or None.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        kernel: Any,
+        exact: bool,
+        owns_environments: bool = True,
+        origin: tuple[Source, Mapping[str, Constant]] | None = None,
+    ) -> None:
         self.name = name
+        self._origin = origin
         self.owns_environments = owns_environments
         self._is_compiled = bool(getattr(kernel, "signatures", ()))
         """True if its decorator declares the only signatures."""
         self.parameters: tuple[Parameter, ...] = declared_parameters(kernel)
         self._signature = PythonSignature.of(_function(kernel))
         self._kernel = kernel
-        self._by_sizes: dict[Any, Any] = {}
+        self._by_sizes: dict[Any, Callable[[], Any]] = {}
         self._exact = exact
 
     def prepare(self, arguments: Sequence[Argument], blocks: int, threads: int) -> Launch:
@@ -139,16 +157,18 @@ class NumbaKernel:
             else scalar(argument, parameter.dtype)
             for argument, parameter in zip(arguments, self.parameters, strict=True)
         ]
+        compiled_kernel = None
         if self._is_compiled:
-            kernel, values = self._kernel, self._signature.pack(values)
+            values = self._signature.pack(values)
         else:
             shapes = [tuple(each.shape) if isinstance(each, torch.Tensor) else None for each in arguments]
-            kernel = self._compiled(values, shapes, threads)
+            compiled_kernel = self._compiled(values, shapes, threads)
         launchers: dict[int, Any] = {}
 
         def launch() -> None:
             handle = current_stream()
             if handle not in launchers:
+                kernel = self._kernel if compiled_kernel is None else compiled_kernel()
                 stream = cuda.external_stream(handle) if handle else cuda.default_stream()
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore", NumbaPerformanceWarning)  # small grids are the user's choice
@@ -157,22 +177,48 @@ class NumbaKernel:
 
         return launch
 
-    def _compiled(self, values: Sequence[Any], shapes: Sequence[tuple[int, ...] | None], threads: int) -> Any:
+    def _compiled(
+        self, values: Sequence[Any], shapes: Sequence[tuple[int, ...] | None], threads: int
+    ) -> Callable[[], Any]:
         """Compile for the types of these values and fixed sizes, or read the cache.
 
         The first size stays variable; a launch does not pass the others.
+
+        Returns:
+            Function that returns the dispatcher. It waits if `numba_server` compiles.
         """
-        from numba.core.errors import NumbaError  # noqa: PLC0415  (optional)
-        from numba.cuda.typing.typeof import typeof  # noqa: PLC0415
+        from numba.cuda.typing.typeof import typeof  # noqa: PLC0415  (optional)
 
         types = tuple(typeof(value) for value in values)
         key = (types, threads, *(shape and shape[1:] for shape in shapes))
         if key not in self._by_sizes:
+            self._by_sizes[key] = self._started(types, shapes, threads)
+        return self._by_sizes[key]
+
+    def _started(
+        self, types: tuple[Any, ...], shapes: Sequence[tuple[int, ...] | None], threads: int
+    ) -> Callable[[], Any]:
+        """Start a compilation; without a server, finish it."""
+        from numba import cuda  # noqa: PLC0415  (optional)
+        from numba.core.errors import NumbaError  # noqa: PLC0415
+
+        kernel, wait = self.of_sizes(shapes, threads), None
+        if self._origin is not None and numba_server.is_running():
+            capability = tuple(cuda.get_current_device().compute_capability)
+            wait = numba_server.submit(Job(*self._origin, self.name, shapes, threads, types, capability))
+
+        @functools.cache
+        def finished() -> Any:
+            if wait is not None:
+                wait()
             try:
-                self._by_sizes[key] = compiled(self.of_sizes(shapes, threads), types, self._exact)
+                return compiled(kernel, types, self._exact)
             except NumbaError as error:
                 raise CompileError(f"kernel {self.name!r}: does not compile (Numba):\n{excerpt(str(error))}") from error
-        return self._by_sizes[key]
+
+        if wait is None:
+            finished()
+        return finished
 
     def of_sizes(self, shapes: Sequence[tuple[int, ...] | None], threads: int) -> Any:
         """Return a new kernel for fixed array sizes, except the first, and ``threads``.

@@ -18,7 +18,7 @@ from rich.filesize import decimal
 from rich.table import Table
 
 from warpdrive_min import cores
-from warpdrive_min.backends import cache
+from warpdrive_min.backends import cache, numba_server
 from warpdrive_min.commands.environments import (
     PREFERRED,
     console,
@@ -42,7 +42,6 @@ from warpdrive_min.stopping import NOTHING_SAVED, RANK_SIGNALS, SIGNALS, Stopped
 from warpdrive_min.training.config import RunConfig
 from warpdrive_min.training.loop import checkpoint
 from warpdrive_min.training.loop.progress import ProgressLine
-from warpdrive_min.training.paths import ahead
 from warpdrive_min.training.paths.table import explain as explained
 from warpdrive_min.training.record.certificate import Certifier
 from warpdrive_min.training.record.trained import find_checkpoint
@@ -126,15 +125,16 @@ def train(
         raise typer.BadParameter(f"one of -e ENV, --config FILE and --resume PATH must say what to train ({_known()})")
     if not quiet:
         cache.report_with = say
-    if backend not in ("host", "cpu"):
-        ahead.import_triton()
-    with report_errors():
+    with report_errors(), contextlib.ExitStack() as at_end:
+        at_end.callback(numba_server.stop)
         plan = _plan(env, config, _given(settings or [], seed, n_gpus, population), resume, results_dir)
         run = plan.run_config
         made = make_environment(plan.env_name, run.env, "train")
         is_chosen = resume is not None or "trainer.env_backend" in read_settings(settings or [], "train.set")
         chosen = backend or (run.trainer.env_backend if is_chosen else first_available(made, "train"))
         run = _with(run, {"trainer.env_backend": chosen})
+        if chosen == "numba":
+            numba_server.start()
         is_on_cpu, is_shown = chosen in ("host", "cpu"), not (quiet or explain or is_rank())
         if is_on_cpu and is_shown and (warning := cores.busy(cores.load(), cores.n_cores())):
             say(warning)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final
 
 import torch
 
-from warpdrive_min.backends.base import Backend
+from warpdrive_min.backends.base import Backend, Launch
 from warpdrive_min.perceptron import perceptron_of
 from warpdrive_min.training.algorithms import losses
 from warpdrive_min.training.algorithms.optimiser import ExactAdam, FlatAdam
@@ -234,19 +234,23 @@ class ActorCriticAlgorithm:
             if self._negatives is not None and self.weights is not None:
                 self._choose_environments(buffer, self._negatives, self.weights)
             self.compute_values(buffer)
-            self._scan.scan(
-                buffer.rewards if self._reward_scale is None else self._reward_scale.scaled(buffer, self.stopped),
-                self.values[:-1] if self._values_come_first else None,
-                buffer.terminated,
-                buffer.truncated,
-                self.values[-1],
-                self._truncated_values,
-                self.advantages if self._values_come_first else None,
-                self.returns,
-            )
+            scale = self._reward_scale
+            self._prepared_scan(buffer, buffer.rewards if scale is None else scale.scaled(buffer, self.stopped))()
             if self.config.normalize_return:
                 self.returns.copy_(self.normalised_returns())
                 self.advantages.copy_(self.returns - self.values[:-1])
+
+    def _prepared_scan(self, buffer: RolloutBuffer, rewards: Tensor) -> Launch:
+        return self._scan.prepared(
+            rewards,
+            self.values[:-1] if self._values_come_first else None,
+            buffer.terminated,
+            buffer.truncated,
+            self.values[-1],
+            self._truncated_values,
+            self.advantages if self._values_come_first else None,
+            self.returns,
+        )
 
     def normalised_returns(self) -> Tensor:
         """Return the standardised returns of the rollout."""
@@ -313,12 +317,19 @@ class ActorCriticAlgorithm:
                 stopped = self._step(buffer, self._minibatch(k), stopped, is_last=(epoch, k) == steps[-1])
 
     def rehearse(self, buffer: RolloutBuffer) -> None:
-        """Launch the kernels of values, gradients and steps, for `ahead.compiled`."""
+        """Launch the kernels of gradients, values and steps, for `Compilers`."""
         if self._learning is not None and self.weights is None and not self._normalises_otherwise:
             self._learning.find(_numbers(self._minibatch(0)), self._values_of_rows)
         if self._evaluation is None and self.critic is None:
             self.compute_values(buffer)
         self.optimiser.rehearse()
+
+    def prepare(self, buffer: RolloutBuffer) -> None:
+        """Prepare the launches of kernels other than Triton's, as their first use does."""
+        if self._shuffle is not None:
+            self._shuffle.prepared  # noqa: B018
+        if self._reward_scale is None:
+            self._prepared_scan(buffer, buffer.rewards)
 
     def _minibatch(self, k: int) -> Rows:
         if self._shuffle is None:

@@ -69,7 +69,7 @@ class ReturnScan:
     ) -> None:
         """Fill ``returns`` and ``advantages``; enqueues.
 
-        The first call with other tensors prepares the launch.
+        The first call with other tensors prepares the launch, as `prepared` does.
 
         Args:
             rewards: ``(n_steps, n_envs, n_agents)`` float32, as all arrays without another shape.
@@ -85,6 +85,24 @@ class ReturnScan:
         Raises:
             DataError: A tensor has another shape, dtype or device, or one of ``values`` and ``advantages`` is missing.
         """
+        self.prepared(rewards, values, terminated, truncated, last_values, cut_values, advantages, returns)()
+
+    def prepared(
+        self,
+        rewards: torch.Tensor,
+        values: torch.Tensor | None,
+        terminated: torch.Tensor,
+        truncated: torch.Tensor,
+        last_values: torch.Tensor,
+        cut_values: torch.Tensor | None,
+        advantages: torch.Tensor | None,
+        returns: torch.Tensor,
+    ) -> Launch:
+        """Return the launch of `scan` for tensors that stay in place.
+
+        Raises:
+            DataError: As `scan`.
+        """
         arrays = {
             "rewards": rewards,
             "values": values,
@@ -98,7 +116,7 @@ class ReturnScan:
         key = tuple(None if array is None else (array.data_ptr(), array.shape) for array in arrays.values())
         if self._prepared is None or self._prepared[0] != key:
             self._prepared = (key, self._prepare(arrays))
-        self._prepared[1]()
+        return self._prepared[1]
 
     def _prepare(self, arrays: dict[str, torch.Tensor | None]) -> Launch:
         rewards, values, cut_values = arrays["rewards"], arrays["values"], arrays["cut_values"]

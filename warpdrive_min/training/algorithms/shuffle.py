@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Sequence
 
 import torch
 
+from warpdrive_min import backends
 from warpdrive_min.backends.base import Argument, Backend, Launch
 from warpdrive_min.errors import require
 from warpdrive_min.function_manager import CUDAFunctionManager, core_sources
@@ -30,9 +32,8 @@ class RandomIndices:
         seeds = [seed] if isinstance(seed, int) else seed
         n *= len(seeds)
         require(1 <= n < 2**31, "random indices.n", "must be from 1 to 2^31 - 1", n)
-        self._functions = CUDAFunctionManager(1, n, backend=backend)
-        self._functions.load(core_sources("shuffle"))
-        device = self._functions.backend.device
+        self._backend = backends.get(backend) if isinstance(backend, str) else backend
+        device = self._backend.device
         self.indices = torch.zeros(n, dtype=torch.int32, device=device)
         """Indices of the last draw, (seeds * n,) int32; static."""
         self.counter = torch.zeros(1, dtype=torch.int32, device=device)
@@ -40,6 +41,12 @@ class RandomIndices:
         words = list(itertools.chain.from_iterable(map(seed_words, seeds)))
         self.seed = torch.tensor(words, dtype=torch.int32, device="cpu").to(device)
         """Low and high word of each seed, (2 * seeds,) int32."""
+
+    @functools.cached_property
+    def _functions(self) -> CUDAFunctionManager:
+        functions = CUDAFunctionManager(1, len(self.indices), backend=self._backend)
+        functions.load(core_sources("shuffle"))
+        return functions
 
     def state(self) -> dict[str, torch.Tensor]:
         """Return the live tensors to resume from."""
@@ -56,11 +63,16 @@ class Shuffle(RandomIndices):
 
     def __init__(self, backend: str | Backend, n: int, seed: int | Sequence[int]) -> None:
         super().__init__(backend, n, seed)
-        self._permute = self._prepare("permute", half_bits=((n - 1).bit_length() + 1) // 2, n=n)
+        self._n = n
+
+    @functools.cached_property
+    def prepared(self) -> Launch:
+        """Launch of the next draw, without its count."""
+        return self._prepare("permute", half_bits=((self._n - 1).bit_length() + 1) // 2, n=self._n)
 
     def permute(self) -> None:
         """Draw the next permutations into `indices`; enqueues."""
-        self._permute()
+        self.prepared()
         self.counter.add_(1)
 
 

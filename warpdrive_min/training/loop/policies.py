@@ -364,6 +364,13 @@ class ActionSampler:
             return self._head
         return self._head.masked_fill(self._mask == 0, torch.finfo(self._head.dtype).min)
 
+    def prepare(self, *, greedy: bool) -> None:
+        """Prepare the launch of a draw of discrete actions; `sample` does so at first use."""
+        if not self.space.is_continuous and greedy not in self._draws:
+            given: dict[str, Any] = {"use_argmax": greedy, "logits": True, "log_prob": self.log_prob}
+            given |= {} if self._mask is None else {"mask": self._mask}
+            self._draws[greedy] = self._sampler.bound(self._data, self._head, self._name, **given)
+
     def sample(self, t: int | None = None, *, greedy: bool = False, **noise: Any) -> None:
         """Draw all agents' actions into their array, with `log_prob`; enqueues.
 
@@ -372,11 +379,8 @@ class ActionSampler:
             greedy: Take the likeliest choice, or the mean.
             noise: Noise parameters for policies that use it; see `CUDASampler.sample`.
         """
+        self.prepare(greedy=greedy)
         if not self.space.is_continuous:
-            if greedy not in self._draws:
-                given: dict[str, Any] = {"use_argmax": greedy, "logits": True, "log_prob": self.log_prob}
-                given |= {} if self._mask is None else {"mask": self._mask}
-                self._draws[greedy] = self._sampler.bound(self._data, self._head, self._name, **given)
             self._draws[greedy]()
         elif self._is_noisy:
             self._sampler.sample(self._data, self._head, self._name, use_argmax=greedy, **noise)

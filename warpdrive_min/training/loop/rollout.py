@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 import torch
@@ -43,7 +44,7 @@ class RolloutRecorder:
 
     def __init__(self, wrapper: EnvWrapper, n_steps: int, arrays: AgentArrays) -> None:
         require(n_steps >= 1, "recorder.n_steps", "must be positive", n_steps)
-        self._data, self._arrays = wrapper.cuda_data_manager, arrays
+        self._data, self._arrays, self._backend = wrapper.cuda_data_manager, arrays, wrapper.backend
         data = self._data
         n_envs, n_agents = arrays.rewards.shape
         has_flags = data.is_data_on_device(TERMINATED) and data.is_data_on_device(TRUNCATED)
@@ -90,11 +91,11 @@ class RolloutRecorder:
             "finished_steps": zeros(n_envs),
             "finished_episodes": zeros(n_envs),
         }
-        self._functions = CUDAFunctionManager(n_agents, n_envs, backend=wrapper.backend)
-        self._functions.load(
-            core_sources("record"),
-            {"HAS_FLAGS": has_flags, "CUTS": bool(arrays.last_observations), "N_WORDS": observations.shape[1]},
-        )
+        self._constants = {
+            "HAS_FLAGS": has_flags,
+            "CUTS": bool(arrays.last_observations),
+            "N_WORDS": observations.shape[1],
+        }
         self._arguments: dict[str, Argument] = {
             "rewards": arrays.rewards,
             TERMINATED: data.tensor(TERMINATED if has_flags else DONE),
@@ -108,11 +109,28 @@ class RolloutRecorder:
         }
         self._launches: dict[int, Launch] = {}
 
+    @cached_property
+    def _functions(self) -> CUDAFunctionManager:
+        """Kernel of a step; a rollout in one launch does not need it."""
+        n_envs, n_agents = self._arrays.rewards.shape
+        functions = CUDAFunctionManager(n_agents, n_envs, backend=self._backend)
+        functions.load(core_sources("record"), self._constants)
+        return functions
+
     # -------------------------------------------------------------- a rollout
 
     def begin(self) -> None:
         """Start a rollout: reset its counts of truncated episodes; enqueues."""
         self.n_truncated.zero_()
+
+    def prepare(self, step: int) -> None:
+        """Prepare the launch for a row; `record` does so at first use.
+
+        Raises:
+            DataError: The rollout has no such row.
+        """
+        if step not in self._launches:
+            self._launches[step] = self._prepare(step)
 
     def record(self, step: int) -> None:
         """Record the last env step as row ``step``; enqueues.
@@ -122,8 +140,7 @@ class RolloutRecorder:
         Raises:
             DataError: The rollout has no such row.
         """
-        if step not in self._launches:
-            self._launches[step] = self._prepare(step)
+        self.prepare(step)
         for place, entries in self._gathered:
             place.copy_(entries)
             self._arrays.unmark(place)
