@@ -26,7 +26,10 @@ def texts(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
 
 @pytest.mark.parametrize("package", [*PACKAGES, "tests"])
 def test_docstrings_are_short_and_open_with_a_verb_or_a_noun(package):
-    """No first line is longer than `LONGEST`; none but a test's starts with a word of `BARE`."""
+    """No first line is longer than `LONGEST`, or starts with a word of `BARE`.
+
+    Those of tests may start with it.
+    """
     long, bare = [], []
     for path in sorted((ROOT / package).rglob("*.py")):
         nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))

@@ -149,7 +149,10 @@ def costs(record: Record) -> list[float]:
 
 
 def _of_task(pairs: Sequence[tuple[Record, Record]]) -> Judgement[str]:
-    """Return the draft of a task's judgement, "ok" or "inconclusive", with its p-value."""
+    """Return the draft of a task's judgement, with its p-value.
+
+    It is "ok" or "inconclusive".
+    """
     from scipy.stats import mannwhitneyu  # noqa: PLC0415  (slow to import)
 
     a, b = ([cost for pair in pairs for cost in costs(pair[side])] for side in (0, 1))

@@ -1,4 +1,7 @@
-"""Environment steps: `env_step`, `graph`, `many_steps`, `neighbor_search`, `published`, `step`."""
+"""Cases of environment steps.
+
+`env_step`, `graph`, `many_steps`, `neighbor_search`, `published`, `step`.
+"""
 
 from __future__ import annotations
 

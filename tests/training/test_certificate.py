@@ -67,7 +67,10 @@ def forged(certified, tmp_path):
 
 
 def verdict(result: Any) -> tuple[int, str]:
-    """Return the exit code and the printed verdict, which the compilation's line may precede."""
+    """Return the exit code and the printed verdict.
+
+    A line about compiling may precede it.
+    """
     lines = [line for line in result.output.splitlines() if not line.startswith("compiling ")]
     return result.exit_code, lines[0].partition(":")[0]
 

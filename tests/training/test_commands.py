@@ -411,7 +411,10 @@ def test_train_explains_its_paths(backend, member, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("explain", [(), ("--explain",)])
 def test_train_keeps_what_a_resumed_run_is_of(trained, explain):
-    """A resumed run keeps its seed, environment, sizes and GPUs; `--explain` refuses what the run would."""
+    """A resumed run keeps its seed, environment, sizes and GPUs.
+
+    `--explain` refuses what the run would.
+    """
     folder, _ = trained
     assert not explain or run("train", "--resume", folder, *explain).exit_code == 0
     for more, message in (
