@@ -67,7 +67,10 @@ def is_running() -> bool:
 
 
 def submit(job: Job) -> Callable[[], None]:
-    """Start a compilation; return a function that waits for its end, also a failed one."""
+    """Start a compilation; return a function that waits for its end.
+
+    A failed compilation ends too.
+    """
     end, of_server = os.pipe()
     try:
         with suppress(OSError, pickle.PicklingError):  # then nothing is compiled

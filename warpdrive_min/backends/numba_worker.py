@@ -59,7 +59,10 @@ def _use_absent_gpu(capability: tuple[int, int]) -> None:
 
 
 def _skip_packages(module: str) -> None:
-    """Let a module of kernels be imported without its packages, which may import torch for seconds."""
+    """Let a module of kernels be imported without its packages.
+
+    They may import torch, which takes seconds.
+    """
     path: list[str] | None = None
     parts = module.split(".")[:-1]
     for index in range(len(parts)):

@@ -780,8 +780,9 @@ def _read_yaml(path: str | Path) -> Any:
 
 
 def _check_nodes(root: Any, path: str | Path) -> None:
-    """Raise `ConfigError` for a repeated key, which PyYAML would accept, or too many values.
+    """Raise `ConfigError` for a repeated key or too many values.
 
+    PyYAML would accept repeated keys.
     Values of aliases count each time.
 
     Raises:

@@ -320,7 +320,10 @@ class Trainer(Run):
         self._evaluator = evaluation.Evaluator(wrapper, self.policy_map, self.layout, as_graph=as_graph)
 
     def _rehearse(self) -> None:
-        """Launch the Triton kernels of learning and acting, for `Compilers`; the slowest first."""
+        """Launch the Triton kernels of learning and acting, for `Compilers`.
+
+        The slowest are first.
+        """
         with precision(self.config.trainer.precision, self.wrapper.cuda_data_manager.device):
             for group in self.groups.values():
                 if group.exact is None and group.memory is None and group.buffer is not None:
@@ -329,7 +332,10 @@ class Trainer(Run):
                     group.acting.act(group.buffer.seen(group.buffer.observations[0]))
 
     def _prepare_launches(self) -> None:
-        """Prepare launches of the first iteration, so that their kernels compile at the same time."""
+        """Prepare launches of the first iteration.
+
+        Their kernels compile at the same time.
+        """
         for group in self.groups.values():
             if group.buffer is not None and (prepare := getattr(group.algorithm, "prepare", None)) is not None:
                 prepare(group.buffer)
