@@ -44,9 +44,8 @@ def test_rehearsed_launches_only_compile():
 
 def test_nothing_is_rehearsed_on_a_cpu():
     """Nothing is rehearsed on a CPU, without Triton kernels."""
-    compilers = ahead.Compilers(torch.device("cpu"))
-    compilers.start(lambda: pytest.fail("rehearsed"))
-    compilers.finish()
+    with ahead.compiled(torch.device("cpu"), lambda: pytest.fail("rehearsed")) as are_compiling:
+        assert not are_compiling()
 
 
 @pytest.mark.parametrize(
@@ -72,7 +71,7 @@ def test_only_training_on_a_gpu_starts_early(command, started, monkeypatch):
 @pytest.mark.gpu
 @pytest.mark.parametrize("backend", ON_GPU)
 def test_no_kernel_compiles_after_construction(backend, tmp_path, monkeypatch):
-    """The constructor starts the compilation of all kernels of CartPole's PPO."""
+    """All kernels of CartPole's PPO compile in the constructor."""
     from triton import knobs
     from triton.runtime.jit import JITFunction
 
@@ -92,7 +91,6 @@ def test_no_kernel_compiles_after_construction(backend, tmp_path, monkeypatch):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
     policy = {**PPO, "model": {"fc_dims": [64, 64], "shared": False}}
     trainer = make_trainer(ENVS["cartpole"](), {"shared": policy}, backend, n_envs=64, basedir=tmp_path)
-    trainer._compilers.finish()
     learning = ["learn", "learn", "add_up", "add_squares", "take_step"]
     assert sorted(compiled) == sorted([*learning, "forward", "forward"]), compiled  # acting, and values
     compiled.clear()

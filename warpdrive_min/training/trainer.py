@@ -34,7 +34,7 @@ from warpdrive_min.training.loop.policies import (
 from warpdrive_min.training.loop.progress import ProgressLine
 from warpdrive_min.training.loop.rollout import RolloutBuffer, RolloutRecorder
 from warpdrive_min.training.loop.rollout_check import RolloutCheck
-from warpdrive_min.training.paths.ahead import Compilers
+from warpdrive_min.training.paths import ahead
 from warpdrive_min.training.paths.captured import Captured
 from warpdrive_min.training.paths.table import Choice
 from warpdrive_min.training.run import Run
@@ -192,7 +192,6 @@ class Trainer(Run):
 
     def _play_steps(self) -> None:
         """Play a rollout step by step."""
-        self._compilers.finish()
         for t in range(self.n_steps):
             if self.global_states is not None:
                 self.global_states.store(t)
@@ -213,7 +212,6 @@ class Trainer(Run):
     @own_defaults()
     def update(self) -> None:
         """Compute returns, update weights and merge moments, for each learning policy."""
-        self._compilers.finish()
         for group in self.groups.values():
             if group.buffer is not None and group.algorithm is not None:
                 group.algorithm.compute_returns(group.buffer)
@@ -300,15 +298,16 @@ class Trainer(Run):
         for group in groups:
             group.is_direct = direct is not None
         recorder, greedy = self.recorders[groups[0].arrays.suffix], self.exploration["greedy"]
-        self._compilers = Compilers(device)
-        self._compilers.start(self._rehearse)
-        self.fused_rollout: Launch | str = choices.bind_fused_rollout(
-            config.trainer, wrapper, groups, recorder, self.sampler, greedy=greedy
-        )
+        with ahead.compiled(device, self._rehearse) as are_compiling:
+            self.fused_rollout: Launch | str = choices.bind_fused_rollout(
+                config.trainer, wrapper, groups, recorder, self.sampler, greedy=greedy
+            )
+            self._prepare_launches()
+            if are_compiling() and config.saving.keep_best and wrapper.can_be_repeated:
+                self._compile_evaluation()
         """Launch of a whole rollout, or the reason against it."""
         if not callable(self.fused_rollout):
             log.info("rollouts are played step by step: %s", self.fused_rollout)
-        self._prepare_launches()
         self.why_no_saved_passes = choices.save_passes(
             config.trainer, groups, is_one_launch=callable(self.fused_rollout)
         )
@@ -320,7 +319,7 @@ class Trainer(Run):
         self._evaluator = evaluation.Evaluator(wrapper, self.policy_map, self.layout, as_graph=as_graph)
 
     def _rehearse(self) -> None:
-        """Launch the Triton kernels of learning and acting, for `Compilers`.
+        """Launch the Triton kernels of learning and acting, for `ahead.compiled`.
 
         The slowest are first.
         """
@@ -344,11 +343,12 @@ class Trainer(Run):
                 actions.prepare(greedy=self.exploration["greedy"])
             for recorder in self.recorders.values():
                 recorder.prepare(0)
-        if self._compilers.is_busy and self.config.saving.keep_best and self.wrapper.can_be_repeated:
-            # For the first checkpoint, while other kernels compile.
-            self.wrapper.compile_copies(self._n_greedy_episodes)
-            for actions in self.action_samplers:
-                actions.prepare(greedy=True)
+
+    def _compile_evaluation(self) -> None:
+        """Compile the kernels of the first checkpoint's evaluation ahead, into the cache."""
+        self.wrapper.compile_copies(self._n_greedy_episodes)
+        for actions in self.action_samplers:
+            actions.prepare(greedy=True)
 
     # -------------------------------------------------------------- evaluation
 
@@ -363,7 +363,6 @@ class Trainer(Run):
             greedy: Take the likeliest choice, or the mean; False: draw, without the noise of DDPG.
             seed: Seed of resets and draws.
         """
-        self._compilers.finish()
         return self._evaluator.scores(self.acting_models, n_episodes, greedy=greedy, seed=seed)
 
     @property

@@ -317,7 +317,7 @@ class ActorCriticAlgorithm:
                 stopped = self._step(buffer, self._minibatch(k), stopped, is_last=(epoch, k) == steps[-1])
 
     def rehearse(self, buffer: RolloutBuffer) -> None:
-        """Launch the kernels of gradients, values and steps, for `Compilers`."""
+        """Launch the kernels of gradients, values and steps, for `ahead.compiled`."""
         if self._learning is not None and self.weights is None and not self._normalises_otherwise:
             self._learning.find(_numbers(self._minibatch(0)), self._values_of_rows)
         if self._evaluation is None and self.critic is None:

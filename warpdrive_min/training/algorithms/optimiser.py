@@ -112,7 +112,7 @@ class FlatAdam:
         self._step()
 
     def rehearse(self) -> None:
-        """Launch the kernels of a step, for `Compilers`."""
+        """Launch the kernels of a step, for `ahead.compiled`."""
         if self._step is not None:
             self._step()
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextvars
-import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from typing import Any, Final
 
 import torch
@@ -18,45 +17,46 @@ from warpdrive_min.training.paths.triton.launch import rehearsal
 
 PATIENCE_S: Final = 1.0
 """Wait after which the compilation is reported, s."""
+WORKERS: Final = 4
+"""Most kernels that compile at once; more would delay the slowest, as parts hold the interpreter's lock."""
+
+
+@contextmanager
+def compiled(device: torch.device, rehearse: Callable[[], None]) -> Iterator[Callable[[], bool]]:
+    """Compile kernels in threads while the block runs; it must launch none.
+
+    The block gets a function that returns True while a kernel compiles.
+
+    Args:
+        device: GPU that loads them; on another device, nothing is done.
+        rehearse: Function that launches kernels by `launch`; none runs, so outputs stay unset.
+    """
+    if device.type != "cuda" or missing_for_triton():
+        yield lambda: False
+        return
+    early.wait()
+    import triton
+
+    if not hasattr(triton, "AsyncCompileMode"):  # older releases: the first launches compile
+        yield lambda: False
+        return
+    with Compilers(device) as compilers, triton.AsyncCompileMode(compilers):
+        with rehearsal(), torch.no_grad():
+            rehearse()
+        yield compilers.are_busy
+        compilers.finish()
 
 
 class Compilers(ThreadPoolExecutor):
-    """Threads that compile and load Triton's kernels.
+    """Threads that compile and load kernels.
 
     Triton's passes and compilers run without the interpreter's lock.
-
-    Args:
-        device: GPU that loads the kernels; on another device, nothing is compiled.
     """
 
     def __init__(self, device: torch.device) -> None:
-        super().__init__(os.cpu_count())
+        super().__init__(min(WORKERS, os.cpu_count() or 1))
         self._device = device
         self._kernels: list[Future[Any]] = []
-        self._end: Callable[[], object] = lambda: None
-
-    def start(self, rehearse: Callable[[], None]) -> None:
-        """Start to compile the kernels that a function launches by `launch`.
-
-        None of them runs, so outputs stay unset. A launch before `finish` would compile its kernel once more.
-        """
-        if self._device.type != "cuda" or missing_for_triton():
-            return
-        early.wait()
-        import triton
-
-        if not hasattr(triton, "AsyncCompileMode"):  # older releases: the first launches compile
-            return
-        mode = triton.AsyncCompileMode(self)
-
-        def submit_all() -> None:
-            mode.__enter__()
-            with rehearsal(), torch.no_grad():
-                rehearse()
-
-        of_rehearsal = contextvars.copy_context()  # other launches do not see the mode
-        of_rehearsal.run(submit_all)
-        self._end = functools.partial(of_rehearsal.run, mode.__exit__, None, None, None)
 
     def submit(self, compile_: Callable[[], Any], /, *_: Any, **__: Any) -> Future[Any]:
         """Compile a kernel and load it; its launcher is built by a C compiler."""
@@ -69,18 +69,13 @@ class Compilers(ThreadPoolExecutor):
             kernel.run  # noqa: B018  (the property loads it)
         return kernel
 
-    @property
-    def is_busy(self) -> bool:
+    def are_busy(self) -> bool:
         """True if a kernel is not yet compiled."""
         return not all(kernel.done() for kernel in self._kernels)
 
     def finish(self) -> None:
         """Wait for all kernels; report it if it takes long."""
-        if not self._kernels:
-            return
         _, unfinished = wait(self._kernels, PATIENCE_S)
         if unfinished:
             report(f"{len(unfinished)} kernels, some seconds")
-        self._end()
-        self._kernels.clear()
-        self.shutdown()
+            wait(unfinished)
