@@ -67,6 +67,20 @@ class Dict(dict[Any, Any]):
         return self
 
 
+def in_package(space: Any, package: Any) -> Any:
+    """Return one of our spaces as a package's, as `gymnasium.spaces`; any other unchanged."""
+    match space:
+        case Discrete(n=n):
+            return package.Discrete(n)
+        case MultiDiscrete(nvec=nvec):
+            return package.MultiDiscrete(list(nvec))
+        case Box(low=low, high=high, shape=shape, dtype=dtype):
+            return package.Box(low, high, shape, dtype)
+        case Dict():
+            return package.Dict({key: in_package(value, package) for key, value in space.items()})
+    return space
+
+
 def category_counts(space: Any) -> tuple[int, ...]:
     """Return a discrete space's number of choices per action type.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from dataclasses import dataclass
 from datetime import date
@@ -102,34 +103,20 @@ def load() -> Data:
     start = date.fromisoformat(given["start_date"])
     n_before = (start - date.fromisoformat(given["first_date"])).days + 1
     levels = np.array([[int(digit) for digit in of_state] for of_state in recorded["stringency"]], np.int32).T
-    arrays: dict[str, Any] = {
-        name: np.array(given[name], float)
-        for name in (
-            "population",
-            "transmission_slope",
-            "transmission_intercept",
-            "filter_decay",
-            "filter_weight",
-            "unemployment_floor",
-            "infected",
-            "recovered",
-            "deaths_open",
-            "deaths_closed",
-            "utility_open",
-            "utility_closed",
-        )
+    fields: dict[str, Any] = {
+        each.name: np.array(given[each.name], float) if each.type == "Floats" else given[each.name]
+        for each in dataclasses.fields(Data)
+        if each.name in given
     }
-    numbers = {name: given[name] for name in ("transmission_delay", "removal_rate", "mortality", "gdp_per_head")}
-    return Data(
-        start=start,
-        states=tuple(given["states"]),
-        names=tuple(given["names"]),
-        health_weight=np.array([*given["health_weight"], given["health_weight_government"]]),
-        stringency_before=levels[:n_before],
-        stringency=levels[n_before:],
-        unemployment=np.array(recorded["unemployment"]).T,
-        deaths=np.array(recorded["deaths"], float),
-        vaccinated=np.array(recorded["vaccinated"], float),
-        **arrays,
-        **numbers,
-    )
+    fields |= {
+        "start": start,
+        "states": tuple(given["states"]),
+        "names": tuple(given["names"]),
+        "health_weight": np.array([*given["health_weight"], given["health_weight_government"]]),
+        "stringency_before": levels[:n_before],
+        "stringency": levels[n_before:],
+        "unemployment": np.array(recorded["unemployment"]).T,
+        "deaths": np.array(recorded["deaths"], float),
+        "vaccinated": np.array(recorded["vaccinated"], float),
+    }
+    return Data(**fields)

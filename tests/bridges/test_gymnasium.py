@@ -45,7 +45,7 @@ def test_spaces_become_gymnasiums():
     )
     assert to_gymnasium(ours) == want
     assert to_gymnasium(box) is box
-    with pytest.raises(ConfigError, match=r"must get a Discrete, MultiDiscrete, Box or Dict .* .got int"):
+    with pytest.raises(ConfigError, match=r"must get a Discrete, MultiDiscrete, Box or Dict .* .got 4"):
         to_gymnasium(4)
 
 

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.training import paths_page as page
 from tests.training.builders import A2C, CLASSIC, RUNS, make_run
-from warpdrive_min.training.paths import available, page
+from warpdrive_min.training.paths import available
 from warpdrive_min.training.paths.facts import Facts, Layers
 from warpdrive_min.training.paths.fused import cpu
 from warpdrive_min.training.paths.table import PATHS, choose

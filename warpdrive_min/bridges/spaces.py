@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from warpdrive_min import spaces
 from warpdrive_min.bridges.packages import needed_by
-from warpdrive_min.errors import ConfigError
-from warpdrive_min.spaces import category_counts
+from warpdrive_min.errors import require
+from warpdrive_min.spaces import category_counts, in_package
 
 with needed_by(__name__, "gymnasium"):
     import gymnasium
@@ -23,21 +22,10 @@ def to_gymnasium(space: Any) -> gymnasium.Space[Any]:
     Raises:
         ConfigError: The argument is not a space.
     """
-    match space:
-        case gymnasium.Space() as own:
-            return own
-        case spaces.Discrete(n=n):
-            return gymnasium.spaces.Discrete(n)
-        case spaces.MultiDiscrete(nvec=nvec):
-            return gymnasium.spaces.MultiDiscrete(list(nvec))
-        case spaces.Box(low=low, high=high, shape=shape, dtype=dtype):
-            return gymnasium.spaces.Box(low, high, shape, dtype)
-        case spaces.Dict():
-            return gymnasium.spaces.Dict({key: to_gymnasium(value) for key, value in space.items()})
-    raise ConfigError(
-        f"to_gymnasium: must get a Discrete, MultiDiscrete, Box or Dict of warpdrive_min.spaces, "
-        f"or a space of Gymnasium (got {type(space).__name__})"
-    )
+    found = in_package(space, gymnasium.spaces)
+    rule = "must get a Discrete, MultiDiscrete, Box or Dict of warpdrive_min.spaces, or a space of Gymnasium"
+    require(isinstance(found, gymnasium.Space), "to_gymnasium", rule, space)
+    return found  # type: ignore[no-any-return]
 
 
 def mask_for_sample(mask: npt.NDArray[np.int8], space: Any) -> Any:

@@ -11,18 +11,7 @@ from warpdrive_min import spaces
 def in_gym(space: Any) -> Any:
     """Return our space as `gym`'s if `gym` was imported; any other unchanged."""
     gym = sys.modules.get("gym.spaces")
-    match space:
-        case _ if gym is None:
-            return space
-        case spaces.Discrete(n=n):
-            return gym.Discrete(n)
-        case spaces.MultiDiscrete(nvec=nvec):
-            return gym.MultiDiscrete(list(nvec))
-        case spaces.Box(low=low, high=high, shape=shape, dtype=dtype):
-            return gym.Box(low, high, shape, dtype)
-        case spaces.Dict():
-            return gym.Dict({key: in_gym(value) for key, value in space.items()})
-    return space
+    return space if gym is None else spaces.in_package(space, gym)
 
 
 def space_of(observation: Any) -> Any:

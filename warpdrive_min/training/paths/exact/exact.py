@@ -290,18 +290,7 @@ class Exact:
             each.contiguous() for each in (*rows[:3], rows.advantages, rows.old_values)
         )
         masks = rows.masks
-        constants: dict[str, Constant] = {
-            "DISCRETE": not space.is_continuous,
-            "N_TYPES": space.n_types,
-            "N_OUTPUTS": space.n_outputs,
-            "SIZES": list(space.categories) or [1],
-            "MASKED": masks is not None,
-            "IS_CLIPPED": rule.is_clipped,
-            "CLIP_PARAM": float(rule.clip_param),
-            "VALUE_CLIPPED": rule.value_clip is not None,
-            "VALUE_CLIP": float(rule.value_clip or 0),
-        }
-        functions = self._manager("exact_loss.cu", constants)
+        functions = self._manager("exact_loss.cu", loss_constants(space, rule, is_masked=masks is not None))
         none, no_ints = values.new_empty(1), torch.empty(1, dtype=torch.int32, device=values.device)
 
         def evaluate(
@@ -345,6 +334,21 @@ class Exact:
         if key not in self._managers:
             self._managers[key] = self._load(source, constants)
         return self._managers[key]
+
+
+def loss_constants(space: ActionSpace, rule: LossRule, *, is_masked: bool) -> dict[str, Constant]:
+    """Return the compile-time constants of a loss in `exact_loss.cuh`."""
+    return {
+        "DISCRETE": not space.is_continuous,
+        "N_TYPES": space.n_types,
+        "N_OUTPUTS": space.n_outputs,
+        "SIZES": list(space.categories) or [1],
+        "MASKED": is_masked,
+        "IS_CLIPPED": rule.is_clipped,
+        "CLIP_PARAM": float(rule.clip_param),
+        "VALUE_CLIPPED": rule.value_clip is not None,
+        "VALUE_CLIP": float(rule.value_clip or 0),
+    }
 
 
 class _Perceptron(torch.autograd.Function):

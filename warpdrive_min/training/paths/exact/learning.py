@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from warpdrive_min.perceptron import Packed, Perceptron, why_no_kernel
+from warpdrive_min.training.paths.exact.exact import Exact, loss_constants
 from warpdrive_min.training.paths.exact.layers import SHARED_BYTES, THREADS, WIDEST, Indices, Layers, order, parts_of
 from warpdrive_min.training.paths.facts import Facts, rule
 from warpdrive_min.training.paths.fused.loss import N_TERMS, LossRule, RolloutArrays
@@ -23,7 +24,6 @@ from warpdrive_min.training.paths.fused.network import offset_of
 if TYPE_CHECKING:
     from warpdrive_min.backends.base import Argument
     from warpdrive_min.training.actions import ActionSpace
-    from warpdrive_min.training.paths.exact.exact import Exact
 
 Tensor = torch.Tensor
 
@@ -111,19 +111,11 @@ class ExactLearning:
         }
         self._given: dict[str, Argument] = {name: each for name, each in given.items() if each is not None}
         self._constants: dict[str, Any] = {
+            **loss_constants(space, rule, is_masked=rollout["masks"] is not None),
             "THREADS": THREADS,
-            "DISCRETE": not space.is_continuous,
             "FACTOR": factor,
             "CENTRE": centre,
             "PLACE_LOG_STD": 0 if log_std is None else offset_of(log_std, parameters),
-            "N_TYPES": space.n_types,
-            "N_OUTPUTS": space.n_outputs,
-            "SIZES": list(space.categories) or [1],
-            "MASKED": rollout["masks"] is not None,
-            "IS_CLIPPED": rule.is_clipped,
-            "CLIP_PARAM": float(rule.clip_param),
-            "VALUE_CLIPPED": rule.value_clip is not None,
-            "VALUE_CLIP": float(rule.value_clip or 0),
             "AGENTS": n_agents,
             "IS_TANH": network.activation == "tanh",
             "N_COLUMNS": parameters.numel() + N_TERMS,

@@ -1,6 +1,6 @@
 """Generator of the documentation's tables of paths.
 
-``python -m warpdrive_min.training.paths.page docs/training-speed.md`` updates the tables of that page.
+``python -m tests.training.paths_page docs/training-speed.md`` updates the tables of that page.
 """
 
 from __future__ import annotations
