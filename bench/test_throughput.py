@@ -28,7 +28,10 @@ def _point(job: Job) -> Any:
     return pytest.param(job, id=point_name(job.case.name, job.point), marks=timer)
 
 
-@pytest.mark.parametrize("job", map(_point, points_of_tools()[1]))
+POINTS: Final = list(map(_point, points_of_tools()[1]))
+
+
+@pytest.mark.parametrize("job", POINTS)
 def test_throughput(benchmark: Any, job: Job) -> None:
     """Check and time the point."""
     try:

@@ -17,12 +17,15 @@ used = False
 """True once `host` has used more than one thread."""
 _was_used = False
 _had_parent = False
+_only_forks = False
+_of_server = False
 _threads_before = 1
 
 
 def _note() -> None:
     """Record the fork; give torch one thread if `host` had used several."""
-    global forked, _was_used, _had_parent, _threads_before
+    global forked, _was_used, _had_parent, _only_forks, _of_server, _threads_before
+    _of_server, _only_forks = _only_forks, False
     torch = sys.modules.get("torch")
     if torch is None:  # no pool yet
         return
@@ -36,10 +39,17 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_note)
 
 
+def serve_forks() -> None:
+    """Declare that this process only imports and forks, so its children have threads."""
+    global _only_forks
+    _only_forks = True
+
+
 def _is_of_a_server() -> bool:
-    """True if an unused fork server of `multiprocessing` started this process."""
+    """True if an unused fork server started this process: ours, or `multiprocessing`'s."""
     parent = multiprocessing.parent_process()
-    return not _was_used and not _had_parent and parent is not None and parent.pid != os.getppid()
+    is_of_python = not _had_parent and parent is not None and parent.pid != os.getppid()
+    return not _was_used and (_of_server or is_of_python)
 
 
 def has_lost_threads() -> bool:

@@ -27,6 +27,7 @@ from bench.core.measure import Stamp as _Stamp
 from bench.core.measure import Timer as _Timer
 from bench.options import points_of_tools as _points_of_tools
 from bench.workloads.shared import ON_GPU as _ON_GPU
+from warpdrive_min.forks import serve_forks as _serve_forks
 
 _PLAN = _PLANS["default"]
 _Key = tuple[str, str]
@@ -161,6 +162,9 @@ def _views() -> list[type]:
 
 globals().update({view.__name__: view for view in _views()})
 
-# ASV forks a process for each parameter from one that has imported this file: import once what each needs. After the
-# points, because torch would ask the driver for GPUs, and no fork of that process could use one.
+# ASV's fork server imports this file once, and forks a process for each parameter: import what each needs. After the
+# points, because with torch they would ask the driver for GPUs, and no fork of that process could use one.
 from bench.workloads.setups import every as _every  # noqa: E402, F401
+
+if __package__ != "bench.suite":  # ASV's name for it is that of the folder
+    _serve_forks()

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench import options
+from bench import options, test_throughput
 from bench.core.case import Job
 from bench.core.errors import Skip
 from bench.core.groups import groups_of
 from bench.core.measure import Stamp
-from bench.core.point import Check
+from bench.core.point import Check, point_name
 from bench.suite import throughput
 from tests.bench.builders import case, timed
 from warpdrive_min.errors import ConfigError
@@ -64,6 +64,16 @@ def test_preset_chooses_the_points_of_tools(name, gpu, want, monkeypatch):
     assert max(job.point["n_envs"] for job in points if job.case.name == "env_step") >= (
         64 if want == "smoke" else 100_000
     )
+
+
+def test_pytest_benchmark_has_the_same_points():
+    """Points of pytest-benchmark have a clock of their device."""
+    assert [each.id for each in test_throughput.POINTS] == [
+        point_name(job.case.name, job.point) for job in options.points_of_tools()[1]
+    ]
+    timer = test_throughput.POINTS[0].marks[0].kwargs["timer"]
+    first = timer()
+    assert timer() - first > 0
 
 
 def test_unknown_preset_of_tools_is_refused(monkeypatch):

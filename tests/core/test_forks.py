@@ -60,3 +60,14 @@ def test_fork_is_noted_once_torch_may_have_threads(imported, is_noted):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == f"{is_noted}\n"
+
+
+def test_process_that_only_forks_gives_its_children_all_threads():
+    """Children of a declared fork server have all threads; theirs have one."""
+    code = (
+        "import os, torch\nfrom warpdrive_min import forks\ntorch.set_num_threads(2)\nforks.serve_forks()\n"
+        "for _ in range(2):\n    if os.fork():\n        os.wait()\n        break\n"
+        "    print(forks.threads(), flush=True)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "2\n1\n"
