@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -154,13 +155,13 @@ def test_example_of_a_benchmark_runs(folder):
     shutil.copytree(ROOT / "bench", folder / "bench", ignore=ignored)
     (folder / "envs").symlink_to(ROOT / "envs")
     write_files(name, folder)
-    (line,) = [block.text for block in tutorial.blocks(PAGES[name]) if block.text.startswith("sort.")]
+    (table,) = [block.text for block in tutorial.blocks(PAGES[name]) if block.text.startswith("[sort]")]
     cases = folder / "bench" / "workloads" / "cases.py"
-    before, imported, after = cases.read_text().partition("from . import ")
-    table, last, rest = after.partition("        memory.MEMORY,\n")
-    assert imported
-    assert last
-    cases.write_text(f"{before}{imported}sort, {table}{last}        {line}{rest}")
+    text, n = re.subn(r"from \. import |\(vars, \(", r"\g<0>sort, ", cases.read_text())
+    assert n == 2
+    cases.write_text(text)
+    with cases.with_suffix(".toml").open("a") as file:
+        file.write(f"\n{table}")
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_ENABLE_CUDASIM": "0"}
     words = [sys.executable, "-m", "bench", *command(name, "python -m bench run --case"), "--no-plot"]
     done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=False)

@@ -28,7 +28,7 @@ class Case(CaseVersion):
     pairs: Callable[[Preset], Sequence[tuple[Point, Point]]] = lambda preset: ()
     """Returns base and other of each ratio to show or claim."""
     over: tuple[str, ...] = ()
-    """Axis, and values of the bases on it, the first of the case's table; see `timed_case`."""
+    """Axis, and values of the bases on it, the first of the case's table; see `pairs_differing_in`."""
 
     @property
     def is_paired(self) -> bool:
@@ -67,23 +67,6 @@ def pairs_differing_in(points: Sequence[Point], axis: str, *bases: Any, ignored:
         others = [point for point in points if point[axis] not in bases[:n] and place(point) in of_base]
         pairs += [(of_base[place(point)], point) for point in others]
     return pairs
-
-
-def timed_case(*, points: Callable[[Preset], Sequence[Point]], over: tuple[str, ...], **declared: Any) -> Case:
-    """Return a timed case whose points are paired with baselines.
-
-    Args:
-        points: Returns the points of a preset.
-        over: Axis, and values of the bases on it; see `pairs_differing_in`.
-        declared: Other fields of the case.
-    """
-    return Case(
-        workload=Timed,
-        points=points,
-        pairs=lambda preset: pairs_differing_in(points(preset), *over),
-        over=over,
-        **declared,
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,63 +1,59 @@
-"""All benchmarks; each is a file in `workloads` and a line here."""
+"""All benchmarks of `cases.toml`, from functions of this folder's files."""
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Final, get_args
+from typing import Any, Final, get_args
 
 from warpdrive_min.backends import BACKENDS
 
 from ..core.archive import read_toml
-from ..core.case import Case, Job, Pairs
+from ..core.case import Case, Job, Pairs, pairs_differing_in
+from ..core.measure import ColdStart, Once, Ranks, Timed
 from ..core.point import PLAIN, Point, Preset, matches
 from ..core.record import AXES_OF, Axis, Record
 from . import env_step, kernels, learn, memory, scaling, startup, time_to_solution, train
 
 IN_PAPER: Final[Sequence[Sequence[str]]] = read_toml(Path(__file__).with_name("paper.toml"))["points"]
 """Rows of conditions; a point of preset paper meets all of one row."""
+FUNCTIONS: Final = ChainMap(*map(vars, (env_step, kernels, learn, memory, scaling, startup, time_to_solution, train)))
+"""Functions of the families of cases, by name."""
+WORKLOADS: Final = {kind.__name__: kind for kind in (Timed, Once, ColdStart, Ranks)}
 
 
-def _with_paper(case: Case) -> Case:
-    """Return a case with the points of preset paper, a selection of full."""
+def _case(name: str, *, over: Sequence[str] = (), workload: str = "Timed", setup: str = "", **declared: Any) -> Case:
+    """Return a case of `cases.toml`; preset paper selects points of full."""
 
-    def points(preset: Preset) -> Sequence[Point]:
+    def points(preset: Preset) -> list[Point]:
+        found: list[Point] = FUNCTIONS[f"{name}_points"]("full" if preset == "paper" else preset)
         if preset != "paper":
-            return case.points(preset)
-        found = case.points("full")
-        return [each for each in found if any(matches({"case": case.name, **each}, row) for row in IN_PAPER)]
+            return found
+        return [each for each in found if any(matches({"case": name, **each}, row) for row in IN_PAPER)]
 
     def pairs(preset: Preset) -> Pairs:
-        return [] if preset == "paper" else list(case.pairs(preset))
+        if preset == "paper":
+            return []
+        if over:
+            return pairs_differing_in(points(preset), *over)
+        own: Pairs = FUNCTIONS.get(f"{name}_pairs", lambda _: [])(preset)
+        return own
 
-    return replace(case, points=points, pairs=pairs)
-
-
-CASES: Final[dict[str, Case]] = {
-    case.name: _with_paper(case)
-    for case in (
-        env_step.ENV_STEP,
-        env_step.GRAPH,
-        env_step.MANY_STEPS,
-        env_step.NEIGHBOR_SEARCH,
-        env_step.PUBLISHED,
-        kernels.SAMPLER,
-        env_step.STEP,
-        kernels.RESET,
-        kernels.RETURN_SCAN,
-        kernels.SHUFFLE,
-        kernels.RECORD,
-        kernels.LAUNCH,
-        train.ROLLOUT,
-        train.TRAIN,
-        scaling.SCALING,
-        learn.LEARN,
-        startup.STARTUP,
-        time_to_solution.TIME_TO_SOLUTION,
-        memory.MEMORY,
+    return Case(
+        name=name,
+        points=points,
+        pairs=pairs,
+        over=tuple(over),
+        setup=FUNCTIONS[setup or name],
+        workload=WORKLOADS[workload],
+        **declared,
     )
+
+
+CASES: Final = {
+    name: _case(name, **declared) for name, declared in read_toml(Path(__file__).with_name("cases.toml")).items()
 }
 """Benchmarks by name; whatever measures, judges or shows reads them here."""
 

@@ -1,7 +1,4 @@
-"""Cases of environment steps.
-
-`env_step`, `graph`, `many_steps`, `neighbor_search`, `published`, `step`.
-"""
+"""Environment steps, one at a time or many in a launch; cases of `cases.toml`."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ from typing import Final
 
 from warpdrive_min import BACKENDS
 
-from ..core.case import Case, Pairs, pairs_differing_in, timed_case
+from ..core.case import Pairs, pairs_differing_in
 from ..core.measure import Timed
 from ..core.point import ON_CPU, ORACLE, PLAIN, PLAIN_ENVS, Mode, Point, Preset
 from .shared import (
@@ -222,56 +219,3 @@ def many_steps(point: Point) -> Timed:
     if "policy" in point:
         return many_steps.steps_of_policy(point)
     return many_steps.random_steps(point) if point["mode"] == "fused" else stepping.env_step(point)
-
-
-# ------------------------------------------------------------------ cases
-
-ENV_STEP: Final = Case(
-    name="env_step",
-    title="sample random actions, step all environments, reset those whose episode ended",
-    scope="env",
-    workload=Timed,
-    points=env_step_points,
-    setup=env_step,
-    pairs=env_step_pairs,
-)
-GRAPH: Final = timed_case(
-    name="graph",
-    title="env_step, one kernel launch after the other or many steps in one CUDA graph",
-    scope="env",
-    points=graph_points,
-    setup=env_step,
-    over=("mode", "eager"),
-)
-NEIGHBOR_SEARCH: Final = timed_case(
-    name="neighbor_search",
-    title="env_step of Tag Continuous, finding neighbours among all agents or in a grid of cells",
-    scope="env",
-    points=neighbor_search_points,
-    setup=env_step,
-    over=("neighbor_search", "all_pairs"),
-)
-PUBLISHED: Final = timed_case(
-    name="published",
-    title="env_step at the sizes of published measurements",
-    scope="env",
-    points=published_points,
-    setup=env_step,
-    over=("backend", "cpu", PLAIN, "host"),
-)
-STEP: Final = timed_case(
-    name="step",
-    title="env_step without sampling: the actions stay the same",
-    scope="kernel",
-    points=step_points,
-    setup=step,
-    over=("backend", PLAIN),
-)
-MANY_STEPS: Final = timed_case(
-    name="many_steps",
-    title="env_step with many steps in one kernel launch, with random actions or a policy's",
-    scope="env",
-    points=many_steps_points,
-    setup=many_steps,
-    over=("mode", "graph", "eager"),
-)

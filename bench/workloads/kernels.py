@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from warpdrive_min import BACKENDS
 
-from ..core.case import Case, timed_case
 from ..core.measure import Timed
 from ..core.point import ON_CPU, Point, Preset
 from .shared import OURS, has_gpu_sizes
@@ -60,7 +59,7 @@ def reset_points(preset: Preset) -> list[Point]:
     return implementations(sizes, OURS) + implementations(saved, "saved arrays")
 
 
-def scan_points(preset: Preset) -> list[Point]:
+def return_scan_points(preset: Preset) -> list[Point]:
     """Return rollouts with few and with many rows."""
     usual, large = [(100, 100, 1), (100, 100, 110)], [(100, 10_000, 1), (50, 2_000, 110)]
     return implementations(
@@ -96,53 +95,16 @@ def launch_points(preset: Preset) -> list[Point]:
 # ------------------------------------------------------------------ set-up
 
 
-def kernel_case(name: str, noun: str = "launched", **declared: Any) -> Case:
-    """Return the case of a `setups.kernels` kernel, called repeatedly."""
+def _setup_of(name: str, noun: str = "launched") -> Callable[[Point], Timed]:
+    """Return the set-up of a `setups.kernels` kernel, called repeatedly."""
 
     def setup(point: Point) -> Timed:
         from .setups import kernels
 
         return kernels.measured(getattr(kernels, name), point, noun)
 
-    return timed_case(name=name, scope="kernel", setup=setup, **declared)
+    return setup
 
 
-# ------------------------------------------------------------------ cases
-
-SAMPLER: Final = kernel_case(
-    "sampler",
-    "draws",
-    title="sample an action for each agent, compared with torch.multinomial and Categorical",
-    points=sampler_points,
-    over=("implementation", "torch.multinomial", "torch.Categorical"),
-)
-RESET: Final = kernel_case(
-    "reset",
-    title="reset all environments, by their own kernel or by copying saved arrays",
-    points=reset_points,
-    over=("backend", "cpu"),
-)
-RETURN_SCAN: Final = kernel_case(
-    "return_scan",
-    title="discounted sums of rewards, compared with a loop and a cumulative sum in torch",
-    points=scan_points,
-    over=("implementation", "torch loop"),
-)
-SHUFFLE: Final = kernel_case(
-    "shuffle",
-    title="random permutation, compared with torch.randperm",
-    points=shuffle_points,
-    over=("implementation", "torch.randperm"),
-)
-RECORD: Final = kernel_case(
-    "record",
-    title="store one step of a rollout and add it to the sums of its episodes",
-    points=record_points,
-    over=("backend", "cpu"),
-)
-LAUNCH: Final = kernel_case(
-    "launch",
-    title="launch a tiny kernel, alone or in a CUDA graph, compared with torch",
-    points=launch_points,
-    over=("implementation", "torch"),
-)
+sampler = _setup_of("sampler", "draws")
+reset, return_scan, shuffle, record, launch = map(_setup_of, ("reset", "return_scan", "shuffle", "record", "launch"))

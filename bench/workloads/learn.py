@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from ..core.archive import read_toml
-from ..core.case import Case
 from ..core.measure import Once
 from ..core.point import ON_CPU, Facts, Point, Preset
 from ..judge.anchors import ANCHORS
@@ -136,15 +135,3 @@ def learn(point: Point) -> Once:
         check=check,
         facts=Facts(mode=default_mode(backend.name), device=backend.device, threads=torch_threads(backend)),
     )
-
-
-# ------------------------------------------------------------------ case
-
-LEARN: Final = Case(
-    name="learn",
-    title="train from a seed until the mean return reaches a threshold",
-    scope="learn",
-    workload=Once,
-    points=learn_points,
-    setup=learn,
-)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from warpdrive_min import BACKENDS
 
-from ..core.case import Case
 from ..core.measure import Once
 from ..core.point import Check, Facts, Measurement, Metric, Point, Preset
 from .shared import ON_GPU, env_point, env_step_sizes
@@ -177,15 +176,3 @@ def as_declared(point: Point, backend: Backend) -> Check:
 def declared_bytes(wrapper: EnvWrapper) -> int:
     """Return the bytes of all arrays by their shapes and dtypes."""
     return sum(each.numel() * each.element_size() for each in arrays(wrapper))
-
-
-# ------------------------------------------------------------------ case
-
-MEMORY: Final = Case(
-    name="memory",
-    title="memory of an environment's arrays, and how many environments fit",
-    scope="memory",
-    workload=Once,
-    points=memory_points,
-    setup=memory,
-)

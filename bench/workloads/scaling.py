@@ -19,7 +19,6 @@ if __name__ == "__main__":  # before imports that take seconds
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends silently: the launching process reports
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
 
-from ..core.case import Case
 from ..core.errors import Skip
 from ..core.measure import Plan, Ranks, Stopwatch, Timer, stopwatch_for
 from ..core.point import Facts, Measurement, Point, Preset
@@ -208,17 +207,6 @@ def rank_check(trainer: WatchedTrainer, world: World) -> Comparison:
 
     return compare
 
-
-# ------------------------------------------------------------------ case
-
-SCALING: Final = Case(
-    name="scaling",
-    title="one training iteration in several ranks (processes), each with n_envs environments",
-    scope="train",
-    workload=Ranks,
-    points=scaling_points,
-    setup=scaling,
-)
 
 if __name__ == "__main__":
     main(*sys.argv[1:])

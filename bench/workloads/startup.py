@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from warpdrive_min import BACKENDS
 
-from ..core.case import Case
 from ..core.measure import ColdStart
 from ..core.point import Check, Facts, Point, Preset
 from .fresh import FIRST_UPDATE, compared_arrays
@@ -179,15 +178,3 @@ def first_update(point: Point) -> tuple[Arrays, str]:
     trainer.iterate_times(2)
     arrays = {**compared_arrays(trainer.wrapper), "weights": trainer.weights().numpy()}
     return arrays, f"two iterations on {other['backend']}, {other['mode']}"
-
-
-# ------------------------------------------------------------------ case
-
-STARTUP: Final = Case(
-    name="startup",
-    title="time from a new process to its first step or first training update",
-    scope="startup",
-    workload=ColdStart,
-    points=startup_points,
-    setup=startup,
-)

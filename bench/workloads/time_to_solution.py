@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from ..core.case import Case
 from ..core.measure import ColdStart, median_metric
 from ..core.point import HOST, Check, Facts, Measurement, Point, Preset
 from .shared import ON_GPU, default_mode, run_config_file, shipped_envs
@@ -33,7 +32,7 @@ CONTEXT: Final = "import torch; torch.zeros(1, device={device!r}).cpu()"
 # ------------------------------------------------------------------ points
 
 
-def solution_points(preset: Preset) -> list[Point]:
+def time_to_solution_points(preset: Preset) -> list[Point]:
     """Return CartPole on each backend, with cold and warm caches."""
     if preset == "smoke":
         return [solution_point(HOST, WARM, LOW_THRESHOLD)]
@@ -190,15 +189,3 @@ def time_to_solution(point: Point) -> ColdStart:
             work={"starts": 1},
         ),
     )
-
-
-# ------------------------------------------------------------------ case
-
-TIME_TO_SOLUTION: Final = Case(
-    name="time_to_solution",
-    title="the documented command, from the start of its process to a solved environment",
-    scope="startup",
-    workload=ColdStart,
-    points=solution_points,
-    setup=time_to_solution,
-)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ..core.case import Case, Pairs, pairs_differing_in, timed_case
+from ..core.case import Pairs, pairs_differing_in
 from ..core.measure import Timed
 from ..core.point import ON_CPU, Point, Preset
 from ..judge.anchors import ANCHORS
@@ -134,24 +134,3 @@ def train(point: Point) -> Timed:
     return iterations(
         point, trainer, iterates, learning_check(trainer), reference_run_check(point, weights_after_training), notes
     )
-
-
-# ------------------------------------------------------------------ cases
-
-ROLLOUT: Final = timed_case(
-    name="rollout",
-    title="collect a rollout for training, without learning",
-    scope="rollout",
-    points=rollout_points,
-    setup=rollout,
-    over=("backend", "cpu"),
-)
-TRAIN: Final = Case(
-    name="train",
-    title="one training iteration: a rollout and the update of the policies",
-    scope="train",
-    workload=Timed,
-    points=train_points,
-    setup=train,
-    pairs=train_pairs,
-)
