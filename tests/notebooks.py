@@ -91,8 +91,8 @@ def execute(made: nbformat.NotebookNode) -> nbformat.NotebookNode:
 
 def printed(made: nbformat.NotebookNode) -> list[str]:
     """Return what each cell printed."""
-    outputs = [output for cell in made.cells for output in cell.get("outputs", [])]
-    return [output.text for output in outputs if output.output_type == "stream"]
+    texts = [[each.text for each in cell.get("outputs", []) if each.get("name") == "stdout"] for cell in made.cells]
+    return ["".join(text) for text in texts]
 
 
 if __name__ == "__main__":

@@ -57,7 +57,7 @@ from ..workloads.outside import job_of, names_of
 from . import untimed
 from .calibration import CALIBRATIONS, Calibration, noise, read, store
 from .evidence import Estimate, Evidence, Judgement, check_allowed, key, mismatches, name_of, position
-from .outcomes import KIND_OF_CODE, Report
+from .outcomes import KIND_OF_CODE, Report, run_page
 from .pairing import caveats, is_file, pair_records
 from .sequential import FALSE_ALARMS, MOST_ROUNDS, is_below, is_decided, p_slower, smallest_found
 
@@ -108,6 +108,9 @@ def gate(
         list[str] | None, typer.Option(help="Field that may differ between the records; may be repeated.")
     ] = None,
     summary: Annotated[Path | None, typer.Option(help="Output file of the report as Markdown.")] = None,
+    comment: Annotated[
+        Path | None, typer.Option(help="Output file of at most ten lines for a pull request, regressions first.")
+    ] = None,
     junit: Annotated[Path | None, typer.Option(help="Output file of the report as JUnit XML.")] = None,
     annotations: Annotated[
         bool, typer.Option("--annotations", help="Print GitHub's ::error and ::warning commands.")
@@ -150,11 +153,13 @@ def gate(
         refuse_unused(context, "with --records", "preset", "resume", "at_once", "time_limit", *of_rounds)
     elif baseline and is_file(baseline):
         refuse_unused(context, "with records as --baseline", "time_limit", *of_rounds)
-    if summary is not None and summary == junit:
-        raise typer.BadParameter(f"--summary and --junit: must be two files (got {summary} for both); rename one")
-    for option, file in (("--summary", summary), ("--junit", junit)):
-        if file:
-            require_writable(file, option, is_file=True)
+    outputs = {"--summary": summary, "--comment": comment, "--junit": junit}
+    given = {option: file for option, file in outputs.items() if file}
+    if len(set(given.values())) < len(given):
+        files = " ".join(f"{option} {file}" for option, file in given.items())
+        raise typer.BadParameter(f"{' and '.join(given)}: must be different files (got {files}); rename one")
+    for option, file in given.items():
+        require_writable(file, option, is_file=True)
     report = report_on(baseline or "nothing", THRESHOLD, static)
     choice = Choice(
         preset=preset.value,
@@ -200,9 +205,9 @@ def gate(
     echo(text)
     if annotations:
         echo("\n".join(report.annotations()))
-    for path, content in ((summary, text), (junit, report.junit())):
-        if path:
-            write_atomically(path, content)
+    contents = {"--summary": text, "--comment": report.comment(run_page()), "--junit": report.junit()}
+    for option, file in given.items():
+        write_atomically(file, contents[option])
     raise stopped or typer.Exit(report.code)
 
 

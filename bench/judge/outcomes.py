@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, get_args
 from xml.etree import ElementTree
 
-from warpdrive_min.errors import one_line, printable
+from warpdrive_min.errors import one_line, printable, shortened
 
 from ..core.errors import Code
 from ..show import render
@@ -48,6 +49,9 @@ OUTCOMES: Final[Mapping[str, Outcome]] = {
 """Verdicts and problems, most serious first."""
 KIND_OF_CODE: Final[Mapping[int, Kind]] = {OUTCOMES[kind].code: kind for kind in get_args(Kind)}
 """Kind of problem of a `CompareError`, by its exit code."""
+
+COMMENT_LINES: Final = 6
+"""Findings in a comment, which has at most ten lines."""
 
 
 def exit_code(verdicts: Iterable[str]) -> Code:
@@ -94,14 +98,41 @@ class Report:
             self.rows, key=lambda row: (order.index(row.verdict), -(row.estimate.value if row.estimate else 0))
         )
 
+    @property
+    def counts(self) -> str:
+        """Number of judgements of each verdict, as a sentence."""
+        counts = [f"{sum(row.verdict == name for row in self.rows)} {name}" for name in self.verdicts]
+        return (
+            f"{len(self.rows)} {self.what} against `{self.baseline}` at a threshold of {self.threshold:.2%}: "
+            f"{', '.join(counts)}."
+        )
+
+    @property
+    def findings(self) -> list[tuple[str, str]]:
+        """Verdicts that are not ok, then problems: each with its text."""
+        rows = [(row.verdict, f"{row.subject}: {row.why}") for row in self.worst_first if OUTCOMES[row.verdict].code]
+        return [*rows, *self.problems]
+
+    def comment(self, link: str = "") -> str:
+        """Return at most ten lines of Markdown for a pull request, regressions first.
+
+        Args:
+            link: Address of the whole report.
+        """
+        order = list(OUTCOMES)
+        findings = sorted(self.findings, key=lambda each: (OUTCOMES[each[0]].junit != "failure", order.index(each[0])))
+        shown, more = findings[:COMMENT_LINES], len(findings) - COMMENT_LINES
+        rest = ([f"{more} more"] if more > 0 else []) + ([f"[the whole report]({link})"] if link else [])
+        lines = [f"* **{kind}** {render.escape_markdown(shortened(text))}" for kind, text in shown]
+        parts = [f"**Gate: {self.title}.** {self.counts}", "\n".join(lines), "; ".join(rest)]
+        return "\n\n".join(filter(None, parts)) + "\n"
+
     def markdown(self) -> str:
         """Return the report as Markdown."""
-        counts = [f"{sum(row.verdict == name for row in self.rows)} {name}" for name in self.verdicts]
         lines = [
             f"## Gate: {self.title}",
             "",
-            f"{len(self.rows)} {self.what} against `{self.baseline}` at a threshold of {self.threshold:.2%}: "
-            f"{', '.join(counts)}.",
+            self.counts,
             "",
             *(f"* {kind}: {render.escape_markdown(text)}" for kind, text in self.problems),
             *(f"* {render.escape_markdown(note)}" for note in self.notes),
@@ -130,8 +161,14 @@ class Report:
 
     def annotations(self) -> list[str]:
         """Return GitHub's workflow commands: errors fail the gate, others are warnings."""
-        rows = [(row.verdict, f"{row.subject}: {row.why}") for row in self.worst_first if OUTCOMES[row.verdict].code]
-        return [_annotation(OUTCOMES[title].level, title, text) for title, text in [*rows, *self.problems]]
+        return [_annotation(OUTCOMES[title].level, title, text) for title, text in self.findings]
+
+
+def run_page() -> str:
+    """Return the address of this run of GitHub Actions; empty elsewhere."""
+    names = ("GITHUB_SERVER_URL", "GITHUB_REPOSITORY", "GITHUB_RUN_ID")
+    server, repository, run = (os.environ.get(name, "") for name in names)
+    return f"{server}/{repository}/actions/runs/{run}" if server and repository and run else ""
 
 
 def _annotation(level: str, title: str, text: str) -> str:

@@ -186,7 +186,7 @@ def test_run_to_resume_is_a_run_id(resume, tmp_path):
         ("compare {file} {file} --preset paper", 2, "--preset: has no effect between files of records"),
         ("gate --baseline {file} --records {file} --at-once 2", 5, "--at-once: has no effect with --records"),
         ("gate --baseline {file} --records {file} --preset paper", 5, "--preset: has no effect with --records"),
-        ("gate --baseline {file} --records {file} --summary {out} --junit {out}", 5, "must be two files"),
+        ("gate --baseline {file} --records {file} --summary {out} --junit {out}", 5, "must be different files"),
     ],
 )
 def test_option_without_effect_is_refused(words, code, says, tmp_path):

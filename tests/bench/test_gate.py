@@ -119,6 +119,24 @@ def test_planted_slow_down_is_a_regression(h200, files, tmp_path):
     assert failed.get("name") == name_of(h200[0])
 
 
+@pytest.mark.parametrize("n_slower", [0, 1, 9])
+def test_comment_has_regressions_first_in_ten_lines(n_slower, h200, files, tmp_path, monkeypatch):
+    """A comment counts all points, shows regressions before problems, and links to the rest."""
+    run = {"GITHUB_SERVER_URL": "https://github.com", "GITHUB_REPOSITORY": "me/it", "GITHUB_RUN_ID": "7"}
+    for name, value in run.items():
+        monkeypatch.setenv(name, value)
+    now = [*again(h200[n_slower:-1], 1), *again(h200[:n_slower], 2, slower=0.05)]
+    files(h200, now, "--comment", tmp_path / "comment.md", exits=Code.NOTHING)  # the last point is missing
+    text = (tmp_path / "comment.md").read_text()
+    lines = text.splitlines()
+    kinds = [line.split("**")[1] for line in lines if line.startswith("* ")]
+    assert len(lines) <= 10
+    assert lines[0].startswith(f"**Gate: nothing measured, or the set of points changed.** {len(now)} points against")
+    assert kinds[: n_slower + 1] == (["regression"] * n_slower + ["changed"])[:6]
+    assert re.match(r"\d+ more; ", lines[-1]) or n_slower < 6
+    assert lines[-1].endswith("[the whole report](https://github.com/me/it/actions/runs/7)")
+
+
 def test_planted_slow_down_of_everything_is_found_in_every_row(h200, tmp_path):
     """A 5 % slow-down of all points is found in most."""
     report = report_of(h200, again(h200, 3, slower=0.05), tmp_path)
