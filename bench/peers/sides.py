@@ -297,6 +297,7 @@ def _setup(job: PeerJob, peer: Worker, point: Point) -> Timed:
     versions = said["versions"]
     _require_our_card(job, said["card"])
     named = {"version": versions.get(job.peer.package), "versions": versions, "counts": said["counts"]}
+    named["options"] = job.given["options"]
     compiling = {} if said["compiling"] is None else {"compiling": said["compiling"]}
     return Timed(
         run=watch.run,

@@ -25,10 +25,14 @@ from . import peers, render
 from .columns import Column, MakeTable, Table
 from .frames import existing_files
 from .labels import UNSETTLED, commit_label
+from .overview import overview as make_overview
 from .records import latest, measured_alone
+from .sets import newest_sets
 from .views.cases import TABLES as OF_CASES
 
 COMMAND: Final = re.compile(r"`python -m bench table ([^`]+)`")
+NEWEST: Final = "newest"
+"""Name of the newest finished sets."""
 ROWS: Final = re.compile(rf"(?:^\|.*(?:\n|\Z))+(?:\n{UNSETTLED}.*(?:\n|\Z))?", re.MULTILINE)
 """Rows of a table, with its footnote."""
 
@@ -44,17 +48,21 @@ TABLES: Final[Mapping[str, MakeTable]] = {
 
 
 def table(
-    records: Annotated[list[str], typer.Argument(help="Files, folders or patterns (with *) of records.")],
+    records: Annotated[list[str], typer.Argument(help="Files, folders or patterns (with *) of records, or newest.")],
     case: Annotated[list[str] | None, typer.Option(help="Only these cases; may be repeated.")] = None,
     where: Annotated[list[str] | None, typer.Option(help="Only records with AXIS=VALUE; may be repeated.")] = None,
     on: Annotated[
         str | None, typer.Option(help="Only machines whose name starts with this, such as nvidia-h200.")
     ] = None,
     only_latest: Annotated[bool, typer.Option("--latest", help="Only the latest record of each point.")] = False,
+    overview: Annotated[bool, typer.Option(help="README's table: ours beside the best other software.")] = False,
 ) -> None:
-    """Print the records of each case as a Markdown table, for documents."""
+    """Print the records of each case as a Markdown table, for documents.
+
+    The name "newest" stands for the newest finished set of each kind of machine.
+    """
     with exiting(1, FileError, ShowError, to_stderr=True):
-        echo(markdown_tables(records, case or [], where or [], on or "", only_latest=only_latest))
+        echo(markdown_tables(records, case or [], where or [], on or "", only_latest=only_latest, overview=overview))
 
 
 def refresh(documents: Annotated[list[Path], typer.Argument(help="Markdown files to update.")]) -> None:
@@ -116,15 +124,17 @@ def markdown_tables(
     on: str = "",
     *,
     only_latest: bool = False,
+    overview: bool = False,
 ) -> str:
     """Return the Markdown tables of the selected records.
 
     Args:
-        records: Files, folders and patterns.
+        records: Files, folders and patterns; `NEWEST` for the newest sets.
         cases: Names of cases; none: all.
         where: Conditions on points.
         on: Beginning of the names of machines, see `machine.kind`.
         only_latest: Keep only the latest record of each point.
+        overview: Return README's table instead, which may be empty.
 
     Raises:
         ShowError: A file does not exist, or no correct measurement is left to show.
@@ -132,7 +142,11 @@ def markdown_tables(
     """
     names = " ".join(records)
     with reporting_skipped_lines() as skipped_lines:
-        there = read_all(existing_files(records), skipped_lines)
+        paths = [path for name in records for path in (newest_sets() if name == NEWEST else existing_files([name]))]
+        there = read_all(paths, skipped_lines)
+    if overview:
+        here = [record for record in there if kind(record.machine).startswith(on)]
+        return render.markdown(make_overview(here))
     if not there:
         raise ShowError(f"table: {names} has no record; name a file or folder that `python -m bench run` wrote")
     chosen = [record for record in selected(there, cases, where) if kind(record.machine).startswith(on)]

@@ -7,7 +7,9 @@ import pytest
 from bench.core import machine
 from bench.core.errors import ShowError
 from bench.core.record import append
+from bench.show import documents
 from bench.show.documents import COMMAND, markdown_tables, with_renewed_tables
+from bench.show.overview import SIZES, overview
 from bench.show.views import cases
 from bench.workloads.cases import CASES
 from tests.bench.builders import bench, metric, point, record
@@ -103,12 +105,51 @@ def test_a_table_that_ends_the_file_without_a_line_end_is_replaced(sweeps):
     assert with_renewed_tables(text, str).endswith(markdown_tables(["sweeps/a.jsonl"]) + "\n")
 
 
-def test_published_tables_are_those_of_their_records(monkeypatch):
-    """Tables in results/README.md match the command above them."""
+@pytest.mark.parametrize("name", ["README.md", "docs/README.md", "results/README.md"])
+def test_published_tables_are_those_of_their_records(name, monkeypatch):
+    """Tables in documents match the commands above them."""
     monkeypatch.chdir(machine.ROOT)
-    text = (machine.ROOT / "results" / "README.md").read_text()
-    assert len(COMMAND.findall(text)) >= 2
+    text = (machine.ROOT / name).read_text()
+    assert COMMAND.search(text)
     assert with_renewed_tables(text, str) == text
+
+
+def million(case, rate, **axes):
+    """Return a record of a million CartPoles on a GPU."""
+    at = {"env": "cartpole", "n_envs": 1_000_000, "n_agents": 1, **axes}
+    rates = {"env_steps_per_s": metric(rate, unit="env_steps/s"), "ours_over_peer": metric(10.2)}
+    alone = {} if case == "peer" else {"taken": "alone"}
+    return record(case=case, point=at, metrics=rates, samples_ns=[1.0], threads=None, **alone)
+
+
+def test_overview_has_our_three_columns_and_the_fastest_other():
+    """The ratio is in the column that stores as much as the other does."""
+    fused = {"backend": "pycuda", "mode": "fused"}
+    ours = [
+        million("env_step", 21.5e9, backend="pycuda", exact=False),
+        million("env_step", 1.5e9, backend="pycuda", exact=True),
+        million("many_steps", 88e9, **fused, kept="all"),
+        million("many_steps", 222e9, **fused, kept="last"),
+        million("many_steps", 7e9, **fused, kept="last", policy="64-64"),
+    ]
+    beside = {"case": "many_steps", "point": {"env": "cartpole", **fused, "kept": "last"}}
+    peers = [
+        million("peer", rate, peer="gymnax", work="simulate", variant=variant).model_copy(
+            update={"notes": {"ours": beside, "version": "1.0.1", "options": {"unroll": unroll}}}
+        )
+        for variant, unroll, rate in (("scan", 1, 9.7e9), ("scan-2", 2, 21.9e9))
+    ]
+    first, second, *_ = overview([*ours, *peers]).cells
+    assert first[1:] == ["21.5 G", "88 G", "222 G (10.2x)", "gymnax 1.0.1, unroll 2: 21.9 G", "NVIDIA H200"]
+    assert second[1:] == [""] * 5, "no record of a hundred thousand"
+
+
+def test_newest_names_the_newest_finished_set(sweeps, monkeypatch):
+    """A table of it needs no name of a folder."""
+    monkeypatch.setattr(documents, "newest_sets", lambda: [sweeps])
+    assert markdown_tables(["newest"], ["published"]) == markdown_tables(["sweeps/b.jsonl"], ["published"])
+    monkeypatch.setattr(documents, "newest_sets", list)
+    assert markdown_tables(["newest"], overview=True).count("|  |  |  |  |  |") == len(SIZES) + 2
 
 
 def test_latest_keeps_one_record_of_a_point_and_names_its_commit(sweeps):

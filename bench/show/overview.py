@@ -1,0 +1,119 @@
+"""README's table: our rates and the best other software's, a row per task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from ..core.point import conditions, matches
+from ..core.record import Record
+from .columns import Column, Table, unsettled
+from .labels import environment, number, ratio_text
+from .peers import fastest_variants
+from .records import latest, measured_alone, rate_of
+
+ONE: Final = "ours, one step per launch"
+ALL: Final = "ours, many steps per launch, all transitions stored"
+LAST: Final = "ours, many steps per launch, last transition stored"
+STEPPING: Final[Mapping[str, Sequence[str]]] = {
+    ONE: ("case=env_step", "exact=False"),
+    ALL: ("case=many_steps", "mode=fused", "kept=all", "policy=absent"),
+    LAST: ("case=many_steps", "mode=fused", "kept=last", "policy=absent"),
+}
+"""Conditions on the record of each column, for random actions."""
+SIZES: Final = (
+    ("cartpole", 1_000_000, 1),
+    ("cartpole", 100_000, 1),
+    ("mountain_car", 1_000_000, 1),
+    ("acrobot", 1_000_000, 1),
+    ("pendulum", 1_000_000, 1),
+    ("tag_gridworld", 2_000, 5),
+    ("tag_continuous", 2_000, 110),
+)
+"""Environment, number of copies and agents of each row with random actions."""
+TRAINING: Final = ("env=cartpole", "n_envs=16384", "n_steps=128", "algorithm=PPO", "precision=fp32")
+SOLVING: Final = ("env=cartpole", "algorithm=PPO", "threshold=475.0", "caches=cold")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Line:
+    """Row of the table; None without a record."""
+
+    task: str
+    ours: Mapping[str, Record | None]
+    """Record of each column."""
+    other: Record | None
+    """Best other software's record, from rounds interleaved with ours."""
+    other_column: str
+    """Column with the other's semantics."""
+    is_time: bool = False
+    """True if the row is a time, s, of the other's record."""
+
+    def cell(self, column: str) -> str:
+        """Return a value and, in the other's column, its ratio."""
+        record, other = self.ours.get(column), self.other if column == self.other_column else None
+        ratio = f" ({ratio_text(rate_of(other, 'ours_over_peer'))}x)" if other else ""
+        if self.is_time:
+            return f"{number(rate_of(other, 'ours_total_s'))} s{ratio}" if other else ""
+        return f"{number(rate_of(record, 'env_steps_per_s'))}{unsettled(record)}{ratio}" if record else ""
+
+    @property
+    def software(self) -> str:
+        """Name, version and setting of the best other, and its value."""
+        if self.other is None:
+            return ""
+        options = self.other.notes.get("options") or {"variant": self.other.point["variant"]}
+        setting = " ".join(f"{name} {value}" for name, value in options.items())
+        name = f"{self.other.point['peer']} {self.other.notes.get('version') or ''}".strip()
+        metric, unit = ("total_s", " s") if self.is_time else ("env_steps_per_s", "")
+        return f"{name}, {setting}: {number(rate_of(self.other, metric))}{unit}"
+
+    @property
+    def card(self) -> str:
+        """GPU of the records."""
+        records = [each for each in (*self.ours.values(), self.other) if each]
+        return ", ".join(dict.fromkeys(str(each.machine.get("gpu") or each.machine.get("cpu")) for each in records))
+
+
+def overview(records: Sequence[Record], backend: str = "pycuda") -> Table[Line]:
+    """Return the table of one machine's records."""
+    own = latest(measured_alone(each for each in records if each.is_evidence))
+
+    def first(*wanted: str) -> Record | None:
+        met = [f"backend={backend}", *wanted]
+        return next((each for each in own if matches({"case": each.case, **each.point}, met)), None)
+
+    def best(*wanted: str) -> Record | None:
+        found = [each for each in records if each.is_evidence and each.case.startswith("peer")]
+        met = [each for each in found if matches({"case": each.case, **each.point}, wanted)]
+        fastest = fastest_variants(latest(met))
+        return max(fastest, key=lambda each: rate_of(each, "env_steps_per_s"), default=None)
+
+    lines = []
+    for env, n_envs, n_agents in SIZES:
+        size = conditions({"env": env, "n_envs": n_envs, "n_agents": n_agents})
+        other = best("case=peer", "work=simulate", *size)
+        beside = {"case": other.notes["ours"]["case"], **other.notes["ours"]["point"]} if other else {}
+        column = next((name for name, met in STEPPING.items() if other and matches(beside, met)), "")
+        ours = {name: first(*met, *size) for name, met in STEPPING.items()}
+        task = f"random actions: {environment(env, n_agents, n_envs)}"
+        lines.append(Line(task=task, ours=ours, other=other, other_column=column))
+    trained = first("case=train", *TRAINING, "mode=graph", "exact=absent", "fused=absent")
+    task = "training with PPO: CartPole, 16,384 environments"
+    other = best("case=peer", "work=train", *TRAINING)
+    lines.append(Line(task=task, ours={ALL: trained}, other=other, other_column=ALL))
+    task = "CartPole solved with PPO, from the start of the process"
+    other = best("case=peer_solution", *SOLVING)
+    lines.append(Line(task=task, ours={}, other=other, other_column=ALL, is_time=True))
+    return Table(
+        columns=[
+            Column("environment steps per second", lambda line: line.task),
+            *(Column(name, partial(Line.cell, column=name), is_right=True) for name in STEPPING),
+            Column("best other software", lambda line: line.software),
+            Column("GPU", lambda line: line.card),
+        ],
+        rows=lines,
+        caption="Medians. In brackets: our rate divided by that of the best other software, measured interleaved.",
+    )
