@@ -104,6 +104,9 @@ def expected(tmp_path_factory):
     return of
 
 
+BY_DAY = [(name, "dtype") for name in ("PPO", "PPO on torch alone", "DDPG", "exact")] + [("DDPG", "device")]
+
+
 def cases():
     """Return each run with each change of settings.
 
@@ -111,7 +114,7 @@ def cases():
     """
     for name in RUNS:
         for changed in DEFAULTS:
-            is_quick = changed == "dtype" or name == "recurrent" or (name, changed) == ("DDPG", "device")
+            is_quick = name == "recurrent" or (name, changed) in BY_DAY
             marks = [pytest.mark.gpu] if name in ON_GPU else [] if is_quick else [pytest.mark.nightly]
             yield pytest.param(name, changed, marks=marks)
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
+from tests.support import by_night
 from tests.training.fused_support import DEVICE, network  # (skips without Triton)
 from tests.training.models_support import in_torch
 from warpdrive_min.training.actions import ActionSpace
@@ -42,9 +43,14 @@ class Case(NamedTuple):
 SIZES = [(4, 64, 64, 2), (21, 32, 64, 20), (21, 64, 64, 5), (40, 64, 64, 5), (6, 64, 32, 5), (4, 64, 64, 20)]
 """Features, units, choices: block sizes where Triton may use another product."""
 BOUNDS = {"fp32": WITHIN, "tf32": 2e-2, "bf16": 4e-2}
+SHARED = [
+    Case((32, 32, 5), n_agents=5),
+    Case((32, 16, 5), n_agents=100, is_dealt=True),
+    Case((64, 64, 2), n_agents=70),
+]
 CASES = [
-    *(Case(sizes, n_agents=n, is_dealt=dealt) for dealt in (False, True)
-      for n, sizes in ((5, (32, 32, 5)), (100, (32, 16, 5)), (70, (64, 64, 2)))),
+    *SHARED,
+    *(by_night(each._replace(is_dealt=not each.is_dealt)) for each in SHARED),
     *(pytest.param(Case(sizes, precision, within), marks=[pytest.mark.gpu, *([pytest.mark.nightly] if late else [])])
       for precision, within in BOUNDS.items() for late, sizes in ((i > 1, sizes) for i, sizes in enumerate(SIZES))),
 ]  # fmt: skip
