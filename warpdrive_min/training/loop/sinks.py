@@ -190,7 +190,8 @@ class Csv(_RowFile):
         if new := [name for name in added[0] if name not in columns]:
             rows = self._lines()[1:]
             columns += new
-            write_atomically(self._path, "".join([_csv_line(columns), *(_widened(line, len(new)) for line in rows)]))
+            wider = [line.removesuffix("\n") + "," * len(new) + "\n" for line in rows]
+            write_atomically(self._path, "".join([_csv_line(columns), *wider]))
         self.append("".join(_csv_line([row.get(name, "") for name in columns]) for row in added))
 
     @functools.cached_property
@@ -289,11 +290,6 @@ class WeightsAndBiases:
         """Finish the run."""
         if "_run" in vars(self):
             self._run.finish()
-
-
-def _widened(line: str, n_new: int) -> str:
-    """Return a line of a table with ``n_new`` empty cells added."""
-    return line.removesuffix("\n") + "," * n_new + "\n"
 
 
 def _csv_cell(text: str) -> str:
