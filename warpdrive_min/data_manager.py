@@ -179,7 +179,7 @@ class CUDADataManager:
         save = save and not is_pool
         row = torch.from_numpy(array)
         rows = (self.episode_length + 1, *shape[1:])
-        n_bytes = row.nbytes * (n_copies or 1) * (1 + save) + log * _nbytes(rows, row)
+        n_bytes = row.nbytes * (n_copies or 1) * (1 + save) + log * math.prod(rows) * row.element_size()
         # Tensors created in inference mode cannot be modified outside it.
         with self._memory(name, n_bytes), torch.inference_mode(False):
             tensor = row.to(self.device, copy=True)
@@ -326,10 +326,6 @@ class CUDADataManager:
 
 def _plain(value: torch.Tensor | Scalar) -> Argument:
     return value if isinstance(value, torch.Tensor) else value.item()
-
-
-def _nbytes(shape: tuple[int, ...], like: torch.Tensor) -> int:
-    return math.prod(shape) * like.element_size()
 
 
 def _get(table: Mapping[str, Value], name: str, what: str) -> Value:

@@ -170,7 +170,11 @@ def printable(text: str) -> str:
 
     Unprintable are also terminal escapes, characters that XML forbids, lone surrogates and marks of text direction.
     """
-    return UNPRINTABLE.sub(lambda found: found[0] if found[0].isprintable() else _escaped(found[0]), text)
+
+    def escaped(found: re.Match[str]) -> str:
+        return found[0] if found[0].isprintable() else found[0].encode("unicode_escape").decode()
+
+    return UNPRINTABLE.sub(escaped, text)
 
 
 def shortened(text: str, most: int = 200) -> str:
@@ -195,7 +199,3 @@ def escape_texts(value: Value) -> Value:
     elif is_dataclass(found) and not isinstance(found, type):
         found = replace(found, **{each.name: escape_texts(getattr(found, each.name)) for each in fields(found)})
     return cast("Value", found)
-
-
-def _escaped(letter: str) -> str:
-    return letter.encode("unicode_escape").decode()

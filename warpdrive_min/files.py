@@ -78,8 +78,8 @@ def write_atomically(path: Path, content: str | bytes) -> Path:
     return path
 
 
-def append(path: Path, text: str) -> None:
-    """Append lines to a file, all or none, and sync the file.
+def append(path: Path, text: str, do: str = "make room", *, sync: bool = True) -> None:
+    """Append lines to a file, all or none.
 
     Several processes may append to one file; each holds the file's lock while it writes. A last line without an end, as
     a killed process leaves it, is removed first.
@@ -87,12 +87,14 @@ def append(path: Path, text: str) -> None:
     Args:
         path: File; created if missing, with its folders.
         text: Lines with their line ends.
+        do: Advice if the disk is full.
+        sync: Wait for the disk. A killed process loses nothing without it, a crash of the machine may.
 
     Raises:
         WriteError: It cannot be written. `DiskFullError` if the disk is full.
     """
     line = text.encode()
-    with explain_full_disk(path, len(line), more=True), errors_name_path(path):
+    with explain_full_disk(path, len(line), do, more=True), errors_name_path(path):
         if _is_stream(path):
             _write_stream(path, line)
             return
@@ -109,7 +111,8 @@ def append(path: Path, text: str) -> None:
                     os.ftruncate(descriptor, end)
             try:
                 write_all(descriptor, line)
-                os.fsync(descriptor)
+                if sync:
+                    os.fsync(descriptor)
             except OSError:
                 if lock is not None:
                     os.ftruncate(descriptor, end)

@@ -12,8 +12,8 @@ import torch
 from envs import Rice
 from envs.rice import data, reference
 from envs.rice.arrays import Climate, Paths, Regions
-from envs.rice.baseline import DICE_2016R, YEARS, paint, without_policy
 from tests.agreement import assert_same_bits, free_run, random_actions, start, step_from_same_state
+from tests.envs.rice_baseline import DICE_2016R, YEARS, paint, without_policy
 from tests.support import is_simulated, on_backends, on_every_other_backend
 from tests.training.builders import A2C, PPO, make_trainer
 

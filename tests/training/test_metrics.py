@@ -377,7 +377,7 @@ def test_row_that_finds_no_room_is_left_out_whole(kind, tmp_path):
     row = {"iteration": 1, "loss": 0.5}
     sink.write(row)
     before = path.read_bytes()
-    message = r"metrics: needs \d+ bytes, and a file may have \d+ \(ulimit -f\); file too large: raise the limit and"
+    message = r"metrics: needs \d+ more bytes, and a file may .* \(ulimit -f\); file too large: raise the limit and"
     with limited(len(before) + 2), pytest.raises(DiskFullError, match=f"{message} start again after removing"):
         sink.write(row)
     (tmp_path / "checkpoints" / "checkpoint_000000001").mkdir(parents=True)

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 else:
     np = LazyModule("numpy", globals(), "np")
 
+STEP: Final = re.compile("step|Cuda.*Step")
+"""Names of step kernels, also in WarpDrive's convention."""
 ROLLOUT: Final = "rollout"
 """Name of the rollout kernel with random or given actions."""
 ROLLOUT_WITH_POLICY: Final = "rollout_with_policy"
@@ -61,7 +63,7 @@ def generate_rollout(whole: str, constants: Mapping[str, Constant], where: str) 
         CompileError: The source has no single step kernel whose blocks own environments.
     """
     found = signatures(whole, constants, where).values()
-    steps = [each for each in found if each.owns_environments and _is_step(each.name)]
+    steps = [each for each in found if each.owns_environments and STEP.fullmatch(each.name)]
     rule, do = "must be a WD_KERNEL named 'step', to be repeated in a launch", "use single steps"
     require(bool(steps), f"{where}: the step", rule, do=do, error=CompileError)
     if kernel_of(constants) == ROLLOUT:
@@ -70,10 +72,6 @@ def generate_rollout(whole: str, constants: Mapping[str, Constant], where: str) 
     rule = f"must take {known([ACTIONS, *KEPT])}, for a policy to act between its steps"
     require(not missing, f"{where}: the step", rule, f"none of {known(missing)}", do, CompileError)
     return _WithPolicy(steps[0], constants).text()
-
-
-def _is_step(name: str) -> bool:
-    return name == "step" or (name.startswith("Cuda") and name.endswith("Step"))
 
 
 class _Rollout:

@@ -43,11 +43,6 @@ Keys are patterns of ``module.name`` or ``module.Class.name``.
 """
 
 
-def module_names(module: str) -> dict[str, str]:
-    """Return the source of each name of a module, in any version."""
-    return {**EARLIER_NAMES.get(module, {}), **NAMES.get(module, {})}
-
-
 def why_unsupported(name: str) -> str | None:
     """Return the reason why a dotted name is unsupported; None if unknown."""
     return next((reason for pattern, reason in UNSUPPORTED.items() if fnmatch.fnmatchcase(name, pattern)), None)
@@ -109,7 +104,7 @@ class _Finder(MetaPathFinder, Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         """Give the module its names; each is imported on first access."""
-        names = module_names(module.__name__)
+        names = EARLIER_NAMES.get(module.__name__, {}) | NAMES.get(module.__name__, {})
         if (whole := names.pop("*", None)) is not None:
             names |= {name: f"{whole}:{name}" for name in importlib.import_module(whole).__all__}
             vars(module).update({name: _resolve(module.__name__, name, names) for name in names})

@@ -95,7 +95,7 @@ def default_source(name: str, language: Language, env: type = object) -> Source 
     """
     listed = [STEPPED[name]] if name in STEPPED else []
     for module in (*listed, *(each.__module__ for each in env.__mro__)):
-        if language == "numba" and _module_exists(f"{module}_step_numba"):
+        if language == "numba" and _spec(f"{module}_step_numba"):
             return f"{module}_step_numba"
         if language == "cuda_c":
             for source in _cuda_sources(module):
@@ -115,10 +115,6 @@ def _cuda_sources(module: str) -> Iterator[Path]:
     for folder in folders:
         yield Path(folder, f"{stem}_step_pycuda.cu")
         yield Path(folder, f"{stem}_step.cu")
-
-
-def _module_exists(module: str) -> bool:
-    return _spec(module) is not None
 
 
 def _spec(module: str) -> ModuleSpec | None:

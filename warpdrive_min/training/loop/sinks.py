@@ -9,14 +9,13 @@ import functools
 import io
 import json
 import math
-import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from warpdrive_min.errors import DataError, known, one_line, require
-from warpdrive_min.files import explain_full_disk, write_atomically
+from warpdrive_min.files import append, explain_full_disk, write_atomically
 from warpdrive_min.packages import install_command, optional_package
 from warpdrive_min.training.loop import checkpoint
 from warpdrive_min.training.loop.metrics import Row
@@ -112,43 +111,25 @@ class _RowFile(abc.ABC):
         self._kept = None if resume_iteration is None else self._lines_until(resume_iteration)
         if resume_iteration is None:
             _require_empty(path)
-        self._opened: io.FileIO | None = None
 
     def open(self) -> None:
-        """Open the file; a resumed run first drops the later rows."""
-        if self._opened is None:
-            if self._kept is not None:
-                write_atomically(self._path, "".join(self._kept))
-                self._kept = None
-            # One write per line: a kill truncates at most the last one
-            self._opened = self._path.open("ab", buffering=0)
+        """Create the file; a resumed run first drops the later rows."""
+        if self._kept is not None:
+            write_atomically(self._path, "".join(self._kept))
+            self._kept = None
+        self._path.touch()
 
-    def close(self) -> None:
-        """Close the file."""
-        if self._opened is not None:
-            self._opened.close()
-        self._opened = None
+    def close(self) -> None:  # noqa: B027  (of the protocol)
+        """Do nothing: no file stays open."""
 
-    @property
-    def _file(self) -> io.FileIO:
-        self.open()
-        assert self._opened is not None
-        return self._opened
-
-    def append(self, line: str) -> None:
-        """Append a line, completely or not at all.
+    def append(self, lines: str) -> None:
+        """Append lines, completely or not at all.
 
         Raises:
-            DiskFullError: The disk is full.
+            WriteError: They cannot be written. `DiskFullError` if the disk is full.
         """
-        left, end = memoryview(line.encode()), self._file.seek(0, os.SEEK_END)
-        with explain_full_disk(self._path, len(left), f"make room and {checkpoint.next_step(self._path.parent)}"):
-            try:
-                while left:
-                    left = left[self._file.write(left) :]  # a partial write if the disk is full
-            except OSError:
-                self._file.truncate(end)
-                raise
+        self.open()
+        append(self._path, lines, f"make room and {checkpoint.next_step(self._path.parent)}", sync=False)
 
     def _lines_until(self, iteration: int) -> list[str]:
         """Return lines up to an iteration, without a truncated last line.
@@ -209,8 +190,8 @@ class Csv(_RowFile):
         if new := [name for name in added[0] if name not in columns]:
             rows = self._lines()[1:]
             columns += new
-            self.close()
-            write_atomically(self._path, "".join([_csv_line(columns), *(_widened(line, len(new)) for line in rows)]))
+            wider = [line.removesuffix("\n") + "," * len(new) + "\n" for line in rows]
+            write_atomically(self._path, "".join([_csv_line(columns), *wider]))
         self.append("".join(_csv_line([row.get(name, "") for name in columns]) for row in added))
 
     @functools.cached_property
@@ -309,11 +290,6 @@ class WeightsAndBiases:
         """Finish the run."""
         if "_run" in vars(self):
             self._run.finish()
-
-
-def _widened(line: str, n_new: int) -> str:
-    """Return a line of a table with ``n_new`` empty cells added."""
-    return line.removesuffix("\n") + "," * n_new + "\n"
 
 
 def _csv_cell(text: str) -> str:

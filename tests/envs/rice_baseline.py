@@ -1,6 +1,6 @@
 """Figure of RICE without policy and Nordhaus's DICE-2016R.
 
-Usage: ``python -m envs.rice.baseline FILE``
+Usage: ``python -m tests.envs.rice_baseline FILE``
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.rice import Rice
 from warpdrive_min import EnvWrapper
-
-from .env import Rice
 
 Floats = NDArray[np.float64]
 
@@ -70,7 +69,7 @@ def without_policy() -> dict[str, Floats]:
 
 def paint(file: str) -> None:
     """Write the figure in the format of the file's suffix."""
-    from matplotlib.figure import Figure  # noqa: PLC0415  (a package of the bench)
+    from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 3), layout="constrained")
     for axes, (name, own) in zip(figure.subplots(1, 3), without_policy().items(), strict=True):
