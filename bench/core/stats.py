@@ -20,6 +20,8 @@ CONFIDENCE = 0.95
 POWER = 0.8
 """Probability of finding an effect that counts as detectable."""
 RESAMPLES = 2_000
+AT_ONCE = 10**7
+"""Numbers that are drawn at once, to limit memory."""
 TRIMMED = 4
 """An interquartile mean drops one in this many values at each end."""
 
@@ -94,7 +96,8 @@ def interquartile_band(values: Floats) -> tuple[Floats, Floats]:
     if n_runs < FEWEST_SEEDS:
         return np.asarray(values.min(0)), np.asarray(values.max(0))
     drawn = np.random.default_rng(0).integers(n_runs, size=(RESAMPLES, n_runs))
-    means = np.stack([interquartile_mean(values[rows]) for rows in drawn])
+    parts = np.array_split(drawn, 1 + drawn.size * values[0].size // AT_ONCE)
+    means = np.concatenate([interquartile_mean(np.moveaxis(values[rows], 1, 0)) for rows in parts])
     low, high = np.quantile(means, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2], axis=0)
     return low, high
 
