@@ -112,22 +112,14 @@ def _compilers() -> Iterator[Finding]:
     )
 
 
-MISLEADING: Final = {
-    "CUDA_LAUNCH_BLOCKING": "each launch waits for the last one",
-    "PYTORCH_NO_CUDA_MEMORY_CACHING": "torch asks the driver for each array",
-    "NVIDIA_TF32_OVERRIDE": "fp32 may be TF32, or TF32 fp32",
-    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "fp32 is TF32",
-}
-"""Environment variables that invalidate a measurement."""
-
-
 def _settings() -> Iterator[Finding]:
     settings = (machine.settings() or "").split()
     for setting in settings:
         name, _, value = setting.partition("=")
+        why = machine.MISLEADING.get(name)
         yield first(
             "settings",
-            (value != "0" and name in MISLEADING, "problem", f"{setting}: {MISLEADING.get(name)}", f"unset {name}"),
+            (value != "0" and bool(why), "problem", f"{setting}: {why}", f"unset {name}"),
             (True, "note", f"{setting}: results with and without it differ; records store it"),
         )
     if not settings:

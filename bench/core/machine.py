@@ -12,6 +12,7 @@ import platform
 import re
 import time
 import timeit
+import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -34,14 +35,11 @@ log = logging.getLogger(__name__)
 
 ROOT: Final = Path(__file__).resolve().parents[__name__.count(".")]
 PACKAGES = ("numpy", "numba", "numba-cuda", "pycuda", "triton")
-SETTINGS = (
-    *("CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_DEVICE_MAX_COPY_CONNECTIONS", "CUDA_DISABLE_PERF_BOOST"),
-    *("CUDA_LAUNCH_BLOCKING", "CUDA_MODULE_LOADING", "CUDA_SCALE_LAUNCH_QUEUES", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"),
-    *("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "PYTORCH_NO_CUDA_MEMORY_CACHING"),
-    *("OMP_NUM_THREADS", "OMP_PROC_BIND", "OMP_WAIT_POLICY", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"),
-    *("NCCL_ALGO", "NCCL_PROTO"),
-)
+_SETTINGS: Final = tomllib.loads(Path(__file__).with_name("settings.toml").read_text())
+SETTINGS: Final[Sequence[str]] = _SETTINGS["names"]
 """Environment variables that change the speed or precision of the same code."""
+MISLEADING: Final[Mapping[str, str]] = _SETTINGS["misleading"]
+"""Environment variables that invalidate a measurement, and why."""
 
 
 def fingerprint(device: torch.device) -> dict[str, Any]:

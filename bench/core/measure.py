@@ -108,19 +108,6 @@ class Stopwatch(Protocol):
 # ------------------------------------------------------------------ kinds of workload
 
 
-class Workload(Protocol):
-    """A point that is set up: `Timed`, `Once`, `ColdStart` or `Ranks`."""
-
-    @property
-    def facts(self) -> Facts:
-        """Properties of the point."""
-        ...
-
-    def measure(self, plan: Plan) -> Measurement:
-        """Check, measure, and check again; waits for the device."""
-        ...
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Checked:
     """Work of this process, checked against a reference before and after timing."""
@@ -275,6 +262,10 @@ class Ranks:
         seen = self.run(plan)
         unread = dict.fromkeys(("roofline", "telemetry"), "the work is done in processes of its own")
         return replace(seen, metrics=rates(seen, self.facts.work), unread=unread)
+
+
+Workload = Checked | Ranks
+"""A point that is set up: `Timed`, `Once`, `ColdStart` or `Ranks`."""
 
 
 def rates(seen: Measurement, work: Mapping[str, int]) -> dict[str, Metric]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+import tomllib
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from statistics import median
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
@@ -27,27 +29,12 @@ GPM_WINDOW_S: Final = 0.1
 ANSWER_S: Final = 5.0
 """Timeout of a call, s; a driver without its GPU may hang."""
 
-THROTTLE: Final = {
-    "GpuIdle": "idle",
-    "ApplicationsClocksSetting": "application clocks",
-    "SwPowerCap": "software power cap",
-    "HwSlowdown": "hardware slowdown",
-    "SyncBoost": "sync boost",
-    "SwThermalSlowdown": "software thermal",
-    "HwThermalSlowdown": "hardware thermal",
-    "HwPowerBrakeSlowdown": "power brake",
-    "DisplayClockSetting": "display clocks",
-}
+_NAMES: Final = tomllib.loads(Path(__file__).with_name("nvml.toml").read_text())
+THROTTLE: Final[Mapping[str, str]] = _NAMES["throttle"]
 """NVML's reasons for lower clocks, by the suffix of the constant's name."""
 NOT_THROTTLED: Final = ("idle", "application clocks", "display clocks")
 """Harmless reasons: the GPU is idle, or a user chose its clocks."""
-GPM: Final = {
-    "sm_occupancy_percent": "SM_OCCUPANCY",
-    "sm_utilisation_percent": "SM_UTIL",
-    "dram_bandwidth_percent": "DRAM_BW_UTIL",
-    "pcie_received_mib_per_s": "PCIE_RX_PER_SEC",
-    "pcie_sent_mib_per_s": "PCIE_TX_PER_SEC",
-}
+GPM: Final[Mapping[str, str]] = _NAMES["gpm"]
 """Metrics of Hopper and later, with the suffix of NVML's name."""
 
 Series = dict[str, float]

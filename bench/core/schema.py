@@ -103,14 +103,17 @@ Count = Annotated[int, Field(strict=True, ge=1, lt=2**63)]
 Json = Annotated[dict[str, Any], Plain]
 Seconds = Annotated[float, Field(ge=1e-9, le=1e9)]
 Size = Annotated[int, Field(ge=0, lt=2**63)]
-OPEN: Final = ConfigDict(extra="allow", strict=True)
-"""Config of a dictionary that may have undeclared entries."""
 
 
-class MachineFields(TypedDict, total=False):
+class Entries(TypedDict, total=False):
+    """Dictionary that may have undeclared entries."""
+
+    __pydantic_config__ = ConfigDict(extra="allow", strict=True)  # type: ignore[misc]
+
+
+class MachineFields(Entries, total=False):
     """Declared entries of a machine; see `machine.fingerprint`."""
 
-    __pydantic_config__ = OPEN  # type: ignore[misc]
     gpu: str | None
     cpu: str | None
     python: str | None
@@ -119,29 +122,26 @@ class MachineFields(TypedDict, total=False):
     memory_bytes: Size | None
 
 
-class GitFields(TypedDict, total=False):
+class GitFields(Entries, total=False):
     """Declared entries of a commit; see `machine.git_state`."""
 
-    __pydantic_config__ = OPEN  # type: ignore[misc]
     sha: str | None
     dirty: bool | None
     diff_hash: str | None
 
 
-class WarmUpFields(TypedDict, total=False):
+class WarmUpFields(Entries, total=False):
     """Declared entries of a warm-up."""
 
-    __pydantic_config__ = OPEN  # type: ignore[misc]
     settled: bool
     blocks: Size
     cap_s: Seconds
     last_spread: Amount
 
 
-class TelemetryFields(TypedDict, total=False):
+class TelemetryFields(Entries, total=False):
     """Declared entries of NVML's telemetry."""
 
-    __pydantic_config__ = OPEN  # type: ignore[misc]
     duration_s: Seconds
     energy_j: Amount | None
     contended: bool
@@ -150,17 +150,15 @@ class TelemetryFields(TypedDict, total=False):
     gpm: dict[str, Any]
 
 
-class OursFields(TypedDict, total=False):
+class OursFields(Entries, total=False):
     """Declared entries of our point next to a peer's."""
 
-    __pydantic_config__ = OPEN  # type: ignore[misc]
     point: Required[dict[str, str | int | float | bool]]
 
 
-class NoteFields(TypedDict, total=False):
+class NoteFields(Entries, total=False):
     """Declared entries of the notes."""
 
-    __pydantic_config__ = OPEN  # type: ignore[misc]
     setup_s: Amount | None
     rollout_s: Seconds
     update_s: Seconds

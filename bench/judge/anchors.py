@@ -15,8 +15,6 @@ WARPDRIVE: Final = str(_TABLES["warpdrive"]["name"])
 JAX: Final = str(_TABLES["purejaxrl"]["name"])
 CARD: Final = "NVIDIA H200"
 """GPU of all figures."""
-SEPARATE: Final = "64-64 separate tanh"
-"""PureJaxRL's networks."""
 SOURCES: Final[dict[str, str]] = {table["name"]: table["source"] for table in _TABLES.values()}
 
 

@@ -27,7 +27,7 @@ from warpdrive_min.backends.base import Availability
 from warpdrive_min.backends.cache import cached
 from warpdrive_min.processes import run
 
-from ..core.archive import load
+from ..core.archive import load, read_toml
 from ..core.case import Case, Job
 from ..core.machine import ROOT, hash_below
 from ..core.measure import Timed
@@ -46,18 +46,7 @@ TARGET: Final = "x86-64-v3"
 Valgrind has no AVX-512, and this target gives the same counts on every x86."""
 INSTALL: Final = "install Valgrind (apt-get install valgrind) for its callgrind"
 
-KEPT: Final = (
-    *("PATH", "HOME", "LANG", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONPATH", "CXX"),
-    *("WARPDRIVE_MIN_CACHE", "XDG_CACHE_HOME"),
-)
-"""Environment variables of the counted process; others would shift its memory."""
-PINNED: Final = {
-    "PYTHONHASHSEED": "0",
-    "OMP_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "CUDA_VISIBLE_DEVICES": "",
-}
+_REPEATABLE: Final = read_toml(Path(__file__).with_suffix(".toml"))
 
 
 # ------------------------------------------------------------------ profiles
@@ -67,16 +56,8 @@ KERNEL: Final = re.compile(r"wd_launch_(?P<name>\w+)(?P<inner>\..*)?")
 
 In older commits its inner OpenMP function runs them. There, callgrind misses the call of the outer one, because libffi
 changes the stack."""
-BY_ADDRESS: Final = re.compile(
-    r"_int_(?:malloc|free|realloc|memalign)\w*|(?:m|c|re)alloc|free|malloc_consolidate|unlink_chunk|sys(?:malloc|trim)"
-    r"|_?PyObject_(?:Malloc|Calloc|Realloc|Free)|allocate_from_new_pool|new_arena|(?:insert|arena)_\w*pool\w*"
-    r"|_Py_dict_lookup\w*|unicodekeys_lookup_\w+|do_lookup|_?PyDict_GetItem_KnownHash\w*"
-    r"|find_name_in_mro|_PyType_Lookup\w*|assign_version_tag|set_(?:add_entry|lookkey|table_resize|dealloc)"
-    r"|__memcmp_\w+"
-)
-"""Functions of glibc and CPython whose counts depend on memory addresses.
-
-They are allocators, and look-ups in tables sorted by address."""
+BY_ADDRESS: Final = re.compile("|".join(_REPEATABLE["by_address"]))
+"""Functions of glibc and CPython whose counts depend on memory addresses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,14 +118,6 @@ WARM_RUNS_OF_LONG, COUNTED_RUNS_OF_LONG = 2, 1
 LONG: Final = ("rollout", "train")
 """Cases whose runs have one rollout's number of steps."""
 
-_MARKS: Final = """
-#include <valgrind/callgrind.h>
-extern "C" void wd_count_start() { CALLGRIND_START_INSTRUMENTATION; }
-extern "C" void wd_count_stop() { CALLGRIND_STOP_INSTRUMENTATION; }
-extern "C" void wd_count_begin() { CALLGRIND_ZERO_STATS; }
-extern "C" void wd_count_end(const char* label) { CALLGRIND_DUMP_STATS_AT(label); }
-"""
-
 
 @cache
 def client_requests() -> ctypes.CDLL:
@@ -155,8 +128,9 @@ def client_requests() -> ctypes.CDLL:
     """
     compiler = cuda_c.cpu_compiler()
     assert compiler is not None, "`availability` has found one"
-    key = {"text": _MARKS, "compiler": cuda_c.compiler_version(compiler)}
-    library = cached(key, ".so", lambda to: cuda_c.compile_shared_library(_MARKS, to, compiler, ["-O1"], "marks"))
+    marks = Path(__file__).with_name("marks.cpp").read_text()
+    key = {"text": marks, "compiler": cuda_c.compiler_version(compiler)}
+    library = cached(key, ".so", lambda to: cuda_c.compile_shared_library(marks, to, compiler, ["-O1"], "marks"))
     return ctypes.CDLL(str(library))
 
 
@@ -259,7 +233,8 @@ def cached_counts(jobs: Sequence[Job], root: Path = ROOT) -> list[Count]:
         counted.extend(count(jobs, root))
         path.write_text(json.dumps([asdict(each) for each in counted]))
 
-    own = "".join(path.read_text() for path in (Path(__file__), Path(__file__).with_name("server.py")))
+    names_of_own = ("callgrind.py", "callgrind.toml", "marks.cpp", "server.py")
+    own = "".join(Path(__file__).with_name(name).read_text() for name in names_of_own)
     code = {"counts": own, "code": hash_below(root), "points": names, "tools": tools()}
     path = cached(code, ".json", make)
     if any(each.error for each in counted):
@@ -298,11 +273,11 @@ def _process(root: Path, folder: Path) -> Worker:
     """Start the server of the code in a folder under callgrind."""
     # Older commits had a separate program for counts.
     words = [*callgrind(folder), *program(root, "process/counts.py", "counts.py", "process/local.py")]
-    cached_counts = {name: os.environ[name] for name in KEPT if name in os.environ}
+    kept = {name: os.environ[name] for name in _REPEATABLE["kept"] if name in os.environ}
     return Worker.start(
         f"the count of {root}",
         words,
         cwd=root,
-        env=env_with_code_first(root, {**cached_counts, **PINNED}),
+        env=env_with_code_first(root, {**kept, **_REPEATABLE["pinned"]}),
         is_quiet=True,
     )

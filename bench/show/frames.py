@@ -2,54 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import pandas as pd
 
-from ..core.archive import glob_paths
+from ..core.archive import glob_paths, read_toml
 from ..core.errors import ShowError
 from ..core.machine import commit_of, kind
 from ..core.record import Record, read_all, reporting_skipped_lines
 
-Field = tuple[str, Callable[[Record], Any]]
-"""Type of a pandas column, and its value for a record."""
-
-ORIGIN: Final[Mapping[str, Field]] = {
-    "run_id": ("str", lambda record: record.run_id),
-    "id": ("str", lambda record: record.id),
-    "preset": ("str", lambda record: record.preset),
-    "case": ("str", lambda record: record.case),
-    "case_version": ("Int64", lambda record: record.case_version),
-    "scope": ("str", lambda record: record.scope),
-    "status": ("str", lambda record: record.status),
-    "reason": ("str", lambda record: record.reason),
-    "is_evidence": ("bool", lambda record: record.is_evidence),
-    "taken": ("str", lambda record: record.taken),
-    "started_at": ("datetime64[us, UTC]", lambda record: record.start),
-    "duration_s": ("float64", lambda record: record.duration_s),
+_COLUMNS: Final = read_toml(Path(__file__).with_name("frames.toml"))
+DERIVED: Final[Mapping[str, Callable[[Record], Any]]] = {
+    "mode": lambda record: record.mode or record.point.get("mode"),
+    "machine": lambda record: kind(record.machine),
+    "commit": lambda record: commit_of(record.git),
 }
-"""Columns before the axes."""
-REST: Final[Mapping[str, Field]] = {
-    "mode": ("str", lambda record: record.mode or record.point.get("mode")),
-    "threads": ("Int64", lambda record: record.threads),
-    "interval_kind": ("str", lambda record: record.spread and record.spread.kind),
-    "n_samples": ("Int64", lambda record: record.n),
-    "settled": ("boolean", lambda record: (record.warm_up or {}).get("settled")),
-    "roofline": ("float64", lambda record: record.roofline),
-    "passed": ("boolean", lambda record: record.correctness and record.correctness.passed),
-    "max_error": ("float64", lambda record: record.correctness and record.correctness.max_error),
-    "machine": ("str", lambda record: kind(record.machine)),
-    "gpu": ("str", lambda record: record.machine.get("gpu")),
-    "cpu": ("str", lambda record: record.machine.get("cpu")),
-    "cores": ("Int64", lambda record: record.machine.get("cores")),
-    "card": ("str", lambda record: record.card),
-    "commit": ("str", lambda record: commit_of(record.git)),
-    "dirty": ("boolean", lambda record: record.git.get("dirty")),
-    "note": ("str", lambda record: record.notes.get("note")),
-}
-"""Columns after the metrics."""
+"""Values of columns that are no field of a record."""
 TYPES: Final = {int: "Int64", bool: "boolean", float: "float64", str: "str"}
 """Types of axes; nullable, because some points lack an axis."""
 
@@ -90,7 +61,7 @@ def existing_files(names: Iterable[str | Path]) -> list[Path]:
 def frame_of(records: Iterable[Record]) -> pd.DataFrame:
     """Return a row per record; fields take precedence over equally named axes."""
     rows = list(records)
-    columns = {name: _column(dtype, map(value, rows)) for name, (dtype, value) in ORIGIN.items()}
+    columns = _fields("before", rows)
     for axis in dict.fromkeys(axis for record in rows for axis in record.point):
         types = {type(record.point[axis]) for record in rows if axis in record.point}
         dtype = "float64" if types == {int, float} else TYPES[types.pop()] if len(types) == 1 else "object"
@@ -99,7 +70,23 @@ def frame_of(records: Iterable[Record]) -> pd.DataFrame:
         metrics = [record.figure(name) for record in rows]
         for column, end in ((name, "value"), (f"{name}_low", "low"), (f"{name}_high", "high")):
             columns.setdefault(column, _column("float64", (getattr(each, end, None) for each in metrics)))
-    return pd.DataFrame(columns | {name: _column(dtype, map(value, rows)) for name, (dtype, value) in REST.items()})
+    return pd.DataFrame(columns | _fields("after", rows))
+
+
+def _fields(where: str, records: Sequence[Record]) -> dict[str, pd.Series]:
+    """Return the columns before or after those of axes and metrics."""
+    return {
+        name: _column(dtype, map(DERIVED.get(name, partial(_value, place=(place or [name])[0])), records))
+        for name, (dtype, *place) in _COLUMNS[where].items()
+    }
+
+
+def _value(record: Record, place: str) -> Any:
+    """Return the value at a dotted place in a record; None if absent."""
+    value: Any = record
+    for name in place.split("."):
+        value = value.get(name) if isinstance(value, dict) else getattr(value, name, None)
+    return value
 
 
 def _column(dtype: str, values: Iterable[Any]) -> pd.Series:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Final, Literal
 
+from ..core.archive import read_toml
 from ..core.machine import difference_texts, differences
 from ..core.record import Record, oldest_first
 from ..judge.evidence import Estimate, Judgement, Key, key
@@ -22,18 +24,7 @@ Verdict = Literal["worse", "needs timing", "better", "same", "unchanged"]
 VERDICTS: Final[tuple[Verdict, ...]] = ("worse", "needs timing", "better", "same", "unchanged")
 """Verdicts, most serious first."""
 
-COSTS: Final[Mapping[str, tuple[str, ...]]] = {
-    "instructions": ("instructions", "weighted_instructions"),
-    "slow arithmetic": ("sfu_instructions", "weighted_sfu", "fp64_instructions", "weighted_fp64"),
-    "global memory": ("global_instructions", "weighted_global", "weighted_global_bytes", "expected_global_bytes"),
-    "shared memory": ("shared_instructions", "weighted_shared", "weighted_shared_bytes"),
-    "local memory": ("local_bytes", "local_instructions", "weighted_local"),
-    "barriers": ("barrier_instructions", "weighted_barrier"),
-    "exchange in a warp": ("warp_instructions", "weighted_warp"),
-    "arguments": ("argument_bytes",),
-    "lost occupancy": ("occupancy",),
-    "wave quantization": ("wave_quantization",),
-}
+COSTS: Final[Mapping[str, Sequence[str]]] = read_toml(Path(__file__).with_name("opcodes.toml"))["costs"]
 """Metrics of machine code by cost; the one that changed most counts."""
 
 

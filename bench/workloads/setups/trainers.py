@@ -20,18 +20,10 @@ from warpdrive_min.training.trainer import Trainer
 
 from ...core.exclusive import exclusive
 from ...core.point import Point
-from ...judge.anchors import SEPARATE
-from ..shared import SEED, env_config, run_config_file
+from ..shared import SEED, SIZES, env_config, run_config_file
 
 SCHEDULES: Final = ("lr", "vf_loss_coeff", "entropy_coeff")
 """Policy settings that may change with the env steps."""
-NETWORKS: Final[dict[str, dict[str, Any]]] = {
-    "32-32": {"fc_dims": [32, 32]},
-    "64-64": {"fc_dims": [64, 64]},
-    "256-256": {"fc_dims": [256, 256]},
-    SEPARATE: {"fc_dims": [64, 64], "activation": "tanh", "shared": False, "init_method": "orthogonal"},
-}
-"""Network settings by axis value; the run config has the others."""
 SPLIT_OVER: Final = 3
 """Iterations over which the shares of rollout and update are measured."""
 NO_CHECKPOINTS: Final = 10**9
@@ -72,7 +64,7 @@ def settings(point: Point) -> Settings:
             policy["batch_size"] = point["n_envs"] * point["n_steps"] * point["n_agents"]
         model = policy["model"]
         for network in (model["actor"], model["critic"]) if "actor" in model else (model,):
-            network |= NETWORKS[point["network"]]
+            network |= SIZES["networks"][point["network"]]
             if "fused" in point:
                 network["fused"] = point["fused"]
     return changed
