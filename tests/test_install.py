@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
+import shutil
 import subprocess
 import sys
+import tarfile
 import venv
+from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import yaml
 
 import envs
 import warpdrive_min.envs
+from tests import tutorial
 
 ROOT = Path(envs.__file__).parents[1]
 
@@ -24,35 +31,60 @@ def test_environments_have_one_name_everywhere():
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory):
-    """Install our wheel; return a function that runs a program with it.
-
-    It runs in an empty folder, and returns the output.
-    """
-    pytest.importorskip("hatchling", reason="builds the wheel")
-    folder = tmp_path_factory.mktemp("install")
-    venv.create(folder / "env")
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
-    build = [*pip, "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(folder), str(ROOT)]
-    subprocess.run(build, check=True)
+def wheel(tmp_path_factory):
+    """Build the sdist, and the wheel of it, as a release does."""
+    pytest.importorskip("build", reason="builds the wheel")
+    folder = tmp_path_factory.mktemp("dist")
+    words = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
     (wheel,) = folder.glob("*.whl")
-    (packages,) = (folder / "env").glob("lib/python*/site-packages")
-    python = ["--python", str(folder / "env" / "bin" / "python")]
-    subprocess.run([*pip, *python, "install", "-q", "--no-deps", str(wheel)], check=True)
-    # Dependencies come from our packages; .pth files there, as of a checkout, are not read from this path.
-    others = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
-    (packages / "dependencies.pth").write_text("\n".join(others))
+    return wheel
 
+
+def runner(python, folder):
+    """Return a function that runs a program of an environment in a folder.
+
+    It returns the output.
+    """
     # Measuring is refused in Numba's simulator, which the tests enable.
     own = {name: value for name, value in os.environ.items() if name not in ("NUMBA_ENABLE_CUDASIM", "PYTHONPATH")}
 
     def run(program, *words, exit_code=0):
-        words = [folder / "env" / "bin" / program, *words]
-        done = subprocess.run(words, cwd=packages.parent, env=own, capture_output=True, text=True, check=False)
-        assert done.returncode == exit_code, done.stdout + done.stderr
-        return done.stdout + done.stderr * bool(exit_code)
+        words = [python.with_name(program), *words]
+        done = subprocess.run(words, cwd=folder, env=own, capture_output=True, text=True, check=False)
+        assert exit_code in (None, done.returncode), f"{words}: {done.stdout}{done.stderr}"
+        return done.stdout + done.stderr * bool(done.returncode)
 
     return run
+
+
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory):
+    """Install our wheel, with our dependencies; return a `runner`."""
+    folder = tmp_path_factory.mktemp("install")
+    venv.create(folder / "env")
+    python = folder / "env" / "bin" / "python"
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(python)]
+    subprocess.run([*pip, "install", "-q", "--no-deps", str(wheel)], check=True)
+    # Dependencies come from our packages; .pth files there, as of a checkout, are not read from this path.
+    (packages,) = (folder / "env").glob("lib/python*/site-packages")
+    others = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
+    (packages / "dependencies.pth").write_text("\n".join(others))
+    return runner(python, packages.parent)
+
+
+def test_release_files_are_valid_and_small(wheel):
+    """Package indexes accept the files, which have no tests and no results."""
+    pytest.importorskip("twine", reason="checks the files")
+    (sdist,) = wheel.parent.glob("*.tar.gz")
+    words = [sys.executable, "-m", "twine", "check", "--strict", str(wheel), str(sdist)]
+    subprocess.run(words, check=True, capture_output=True)
+    with tarfile.open(sdist) as files:
+        names = {name.split("/")[1] for name in files.getnames()}
+    assert {"warpdrive_min", "envs", "bench", "README.md", "LICENSE", "pyproject.toml"} <= names
+    assert not names & {"tests", "results", "docs"}
+    assert sdist.stat().st_size + wheel.stat().st_size < 4e6
 
 
 def test_wheel_claims_one_name(installed):
@@ -126,3 +158,84 @@ def test_console_script_of_a_checkout_runs_the_folder_bench():
     words = [[sys.executable, "-c", code, "list"], [sys.executable, "-m", "bench", "list"]]
     said = [subprocess.run(each, cwd=ROOT, capture_output=True, text=True, check=True).stdout for each in words]
     assert said[0] == said[1] != ""
+
+
+# ------------------------------------------------------------------ releases
+
+
+def test_release_publishes_without_a_token_and_runs_no_code_with_its_rights():
+    """Only the job that publishes may sign, and it has no commands and no checkout."""
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())
+    build, publish = workflow["jobs"]["build"], workflow["jobs"]["publish"]
+    assert workflow["permissions"] == {"contents": "read"}
+    assert "permissions" not in build
+    assert publish["permissions"] == {"id-token": "write", "attestations": "write"}
+    assert publish["environment"] == "pypi"
+    uses = [step.get("uses", "run").partition("@")[0] for step in publish["steps"]]
+    assert uses == ["actions/download-artifact", "actions/attest-build-provenance", "pypa/gh-action-pypi-publish"]
+    assert all("password" not in step.get("with", {}) for step in publish["steps"])
+
+
+@pytest.mark.parametrize(("tag", "exit_code"), [(f"v{metadata.version('warpdrive-min')}", 0), ("v9.9.9", 1)])
+def test_release_refuses_a_tag_that_is_not_the_version(tag, exit_code):
+    """The workflow's check of the tag passes for the version alone."""
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())
+    (script,) = [each["run"] for each in workflow["jobs"]["build"]["steps"] if "GITHUB_REF_NAME" in each.get("run", "")]
+    own = {**os.environ, "GITHUB_REF_NAME": tag, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    done = subprocess.run(["bash", "-e", "-c", script], cwd=ROOT, env=own, capture_output=True, text=True, check=False)
+    assert done.returncode == exit_code, done.stderr
+
+
+# ------------------------------------------------------------------ README from a wheel
+
+COMMANDS = re.findall(r"python -m ((?:bench|warpdrive_min)\b[^`\n]*)", (ROOT / "README.md").read_text())
+"""Commands of README, in its order."""
+NEEDS_MORE = {
+    "bench gate --baseline main": (4, "git"),
+    "bench reproduce RUN_ID": (None, "env_step["),  # of times too short to reproduce
+    "bench run --ray auto": (2, "Ray"),
+    "bench doctor": (None, "problem"),  # a busy machine is one
+}
+"""Commands that need a clone, other packages or a quiet machine: exit code, and a part of the output."""
+FEWER = {
+    "bench": ["--help"],
+    "warpdrive_min": ["--help"],
+    "bench run": ["--preset", "smoke", "--env", "cartpole"],
+    "bench peers": ["--where", "env=cartpole", "--where", "n_envs=64"],
+    "warpdrive_min train -e tag_continuous": ["--iterations", "1", "--set", "trainer.num_envs=4"],
+    "warpdrive_min train -e NAME": ["--iterations", "1"],
+    "warpdrive_min validate NAME": ["--configs", "1", "--no-card"],
+}
+"""Options that shorten a command."""
+
+
+@pytest.mark.nightly
+def test_readme_runs_from_the_wheel_alone(wheel, tmp_path):
+    """README's commands run in an empty folder and an environment with the wheel alone."""
+    env, folder = tmp_path / "env", tmp_path / "folder"
+    folder.mkdir()
+    venv.create(env, with_pip=True)
+    python, pins = env / "bin" / "python", ["-c", str(ROOT / "constraints.txt")]
+    run = runner(python, folder)
+    run("pip", "install", "-q", *pins, "torch")  # alone, as in noxfile.py
+    run("pip", "install", "-q", *pins, f"warpdrive-min[bench,bridges,render,train] @ {wheel.as_uri()}")
+    (folder / "script.py").write_text("import warp_drive.env_wrapper\n")
+    (readme,) = [block.text for block in tutorial.blocks(ROOT / "README.md") if block.runs]
+    run("python", "-c", readme)
+    names = {"NAME": "ring_race"}
+    for command in COMMANDS:
+        words = shlex.split(command, comments=True)
+        key = " ".join(words)
+        words = [names.get(word, word) for word in [*words, *FEWER.get(key, [])]]
+        module = {"bench": "warpdrive_min.bench"}.get(words[0], words[0])
+        if "new-env" in words:
+            shutil.rmtree(folder / words[2], ignore_errors=True)
+        exit_code, message = NEEDS_MORE.get(key, (0, ""))
+        said = run("python", "-m", module, *words[1:], exit_code=exit_code)
+        assert message in said, f"{command}: {said}"
+        if found := re.search(r"evaluate:.* evaluate (\S+)", said):
+            names["RUN"] = found[1]
+        if found := re.search(r"^records: .*/(.*)\.jsonl$", said, re.MULTILINE):
+            names["RUN_ID"] = found[1]
+    for command in ("report", "paper"):
+        run("warpdrive-bench", command)

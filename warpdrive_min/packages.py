@@ -7,6 +7,7 @@ import importlib
 import json
 import os
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +17,11 @@ DISTRIBUTION: Final = "warpdrive-min"
 """Name of our distribution; no package index has it."""
 ROOT: Final = Path(__file__).resolve().parents[1]
 """Folder of the checkout, or of the installed packages."""
+
+
+def bench_package() -> str:
+    """Return the name of the benchmarks' package: in a checkout `bench`."""
+    return "warpdrive_min.bench" if find_spec("warpdrive_min.bench") else "bench"
 
 
 def install_command(extra: str) -> str:

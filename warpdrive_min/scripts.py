@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import runpy
-from importlib.util import find_spec
+
+from warpdrive_min.packages import bench_package
 
 
 def main() -> None:
@@ -13,7 +14,7 @@ def main() -> None:
 
 def bench() -> None:
     """Run `python -m warpdrive_min.bench`; in a checkout, `python -m bench`."""
-    _run("warpdrive_min.bench" if find_spec("warpdrive_min.bench") else "bench")
+    _run(bench_package())
 
 
 def _run(package: str) -> None:

@@ -264,9 +264,13 @@ def run_options(point: Point) -> dict[str, str | list[str]]:
     return {**own, "where": conditions({axis: point[axis] for axis in point if axis not in (*own, "n_agents")})}
 
 
+PROGRAM: Final = __name__.rpartition(".core.")[0]
+"""Package of these commands: `bench`, or `warpdrive_min.bench` of a wheel."""
+
+
 def command_line(command: str, **options: str | Iterable[str]) -> str:
-    """Return a command line of `python -m bench`, quoted for a shell."""
-    words = ["python", "-m", "bench", command]
+    """Return a command line of this package, quoted for a shell."""
+    words = ["python", "-m", PROGRAM, command]
     for name, values in options.items():
         for value in [values] if isinstance(values, str) else values:
             words += [f"--{name.replace('_', '-')}", value]

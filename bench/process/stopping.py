@@ -15,8 +15,7 @@ from warpdrive_min import stopping
 from warpdrive_min.errors import ConfigError
 from warpdrive_min.files import remove_leftovers
 
-PROGRAM = __name__.rpartition(".process.")[0]
-"""Package name in a command line."""
+from ..core.point import PROGRAM
 
 
 @dataclass(slots=True)

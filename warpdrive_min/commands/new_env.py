@@ -15,6 +15,7 @@ import typer
 from warpdrive_min.commands.environments import report_errors
 from warpdrive_min.errors import require
 from warpdrive_min.files import errors_name_path, explain_full_disk
+from warpdrive_min.packages import bench_package
 from warpdrive_min.terminal import echo
 
 TEMPLATE = Path(__file__).with_name("new_env_template")
@@ -34,7 +35,7 @@ def new_env(
     echo("next:")
     echo(f"  {inside}pytest {name}")
     echo(f"  {inside}python -m warpdrive_min validate {name}")
-    echo(f"  {inside}python -m bench run --env {name}")
+    echo(f"  {inside}python -m {bench_package()} run --env {name}")
     echo(f"  {inside}python -m warpdrive_min train -e {name}")
 
 
