@@ -314,11 +314,12 @@ def finish(publication: Publication, manifest: Manifest) -> Manifest:
         update={
             "cards": sorted(cards),
             "finished_at": datetime.now(UTC).isoformat(timespec="seconds"),
-            "files": sets.hashes(publication.folder),
             "skipped": absent | outcomes["skipped"] | publication.skipped,
             "failed": outcomes["failed"] | publication.failed,
         }
     )
+    sets.write_crate(publication.folder, finished)
+    finished = finished.model_copy(update={"files": sets.hashes(publication.folder)})
     finished.write(publication.folder)
     return finished
 

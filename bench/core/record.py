@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Protocol, Self, TypeVar
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, TypeAdapter, ValidationError, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from warpdrive_min import cores, files
@@ -580,6 +580,12 @@ def merged(records: Iterable[Record]) -> list[Record]:
 def are_on_two_cards(a: Record, b: Record) -> bool:
     """True if two records are from different GPUs, which rules out a ratio."""
     return a.card is not None and b.card is not None and a.card != b.card
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON Schema of a line: a record or a comparison."""
+    schema = TypeAdapter(Record | Comparison).json_schema()
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": f"Line, schema {SCHEMA}", **schema}
 
 
 # ------------------------------------------------------------------ files

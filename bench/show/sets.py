@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from pydantic import Field
 
@@ -20,6 +21,8 @@ SETS: Final = RESULTS / "sets"
 MANIFEST: Final = "manifest.json"
 RECORDS: Final = "records.jsonl"
 COMPARISONS: Final = "comparisons.jsonl"
+CRATE: Final = "ro-crate-metadata.json"
+LICENSE: Final = "https://spdx.org/licenses/BSD-3-Clause"
 
 
 class SetError(RecordError):
@@ -64,6 +67,54 @@ class Manifest(Model):
     def write(self, folder: Path) -> None:
         """Write it into the folder of its set, atomically."""
         write_atomically(folder / MANIFEST, self.model_dump_json(indent=1) + "\n")
+
+
+def write_crate(folder: Path, manifest: Manifest) -> None:
+    """Write a set's description as an RO-Crate 1.1, for archives and search engines.
+
+    It must be written before the manifest, which has its SHA-256.
+    """
+    files = [*files_below(folder), MANIFEST]
+    parts = sorted({name for name in files if name != CRATE})
+    software, machine = "#warpdrive-min", f"#{manifest.kind}"
+    about = f"Rates of environments and training by warpdrive-min at commit {manifest.commit[:7]} on {manifest.kind}"
+    graph: list[dict[str, Any]] = [
+        {
+            "@id": CRATE,
+            "@type": "CreativeWork",
+            "about": {"@id": "./"},
+            "conformsTo": {"@id": "https://w3id.org/ro/crate/1.1"},
+        },
+        {
+            "@id": "./",
+            "@type": "Dataset",
+            "name": manifest.run_id,
+            "description": about,
+            "datePublished": manifest.finished_at,
+            "license": {"@id": LICENSE},
+            "hasPart": [{"@id": name} for name in parts],
+        },
+        *({"@id": name, "@type": "File", "name": name, "encodingFormat": _encoding(name)} for name in parts),
+        {
+            "@id": "#publish",
+            "@type": "CreateAction",
+            "name": manifest.command,
+            "startTime": manifest.started_at,
+            "endTime": manifest.finished_at,
+            "instrument": [{"@id": software}, {"@id": machine}],
+            "result": {"@id": "./"},
+        },
+        {"@id": software, "@type": "SoftwareApplication", "name": "warpdrive-min", "version": manifest.commit},
+        {"@id": machine, "@type": "IndividualProduct", "name": manifest.kind, "serialNumber": manifest.cards},
+        {"@id": LICENSE, "@type": "CreativeWork", "name": "BSD-3-Clause"},
+    ]
+    crate = {"@context": "https://w3id.org/ro/crate/1.1/context", "@graph": graph}
+    write_atomically(folder / CRATE, json.dumps(crate, indent=1) + "\n")
+
+
+def _encoding(name: str) -> str:
+    types = {".jsonl": "application/jsonl", ".json": "application/json", ".md": "text/markdown", ".png": "image/png"}
+    return types.get(Path(name).suffix, "application/octet-stream")
 
 
 def read_manifest(folder: Path) -> Manifest | None:

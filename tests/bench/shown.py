@@ -5,12 +5,13 @@ As a script it writes them.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from bench import paper
 from bench.core.archive import ARCHIVE, glob_paths
-from bench.core.record import RESULTS, Record, read_all
+from bench.core.record import RESULTS, Record, json_schema, read_all
 from bench.judge.claims import judge
 from bench.judge.ledger import CLAIMS
 from bench.show import render
@@ -80,7 +81,18 @@ def claims() -> Iterator[str]:
         yield f"{judged.verdict}{value}: {claim.name} ({claim.source})"
 
 
-TEXTS: dict[str, Callable[[], Iterator[str]]] = {"charts.txt": charts, "tables.md": tables, "claims.txt": claims}
+def schema() -> Iterator[str]:
+    """Yield the JSON Schema of records and comparisons."""
+    yield json.dumps(json_schema(), indent=1)
+
+
+SCHEMA = Path(__file__).parents[2] / "docs" / "record.schema.json"
+TEXTS: dict[str | Path, Callable[[], Iterator[str]]] = {
+    "charts.txt": charts,
+    "tables.md": tables,
+    "claims.txt": claims,
+    SCHEMA: schema,
+}
 """Reviewed texts, by their files."""
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from dataclasses import replace
@@ -19,6 +20,8 @@ from bench.process import local
 from bench.show import sets
 from bench.show.sets import (
     COMPARISONS,
+    CRATE,
+    MANIFEST,
     RECORDS,
     SetError,
     newest_sets,
@@ -84,7 +87,11 @@ def test_set_is_made_stopped_and_gone_on_with(here, tmp_path):
     assert {record.run_id for record in records} == {manifest.run_id}
     assert (manifest.commit, manifest.preset, manifest.failed) == (CLEAN["sha"], "smoke", {})
     assert folder.name == f"{machine.kind(manifest.machine)}-{CLEAN['sha'][:7]}"
-    assert {RECORDS, COMPARISONS, "tables.md"} == set(manifest.files)
+    assert {RECORDS, COMPARISONS, "tables.md", CRATE} == set(manifest.files)
+    crate = {each["@id"]: each for each in json.loads((folder / CRATE).read_text())["@graph"]}
+    assert all((folder / part["@id"]).exists() and part["@id"] in crate for part in crate["./"]["hasPart"])
+    assert {RECORDS, MANIFEST} < {part["@id"] for part in crate["./"]["hasPart"]}
+    assert crate["#warpdrive-min"]["version"] == CLEAN["sha"]
     assert list((folder / "figures").glob("*.png"))
     assert "backend pycuda" in manifest.skipped
     (tmp_path / "sweeps").mkdir()

@@ -20,6 +20,7 @@ from bench.core.record import (
     Record,
     RecordError,
     append,
+    json_schema,
     merged,
     read_all,
     read_comparisons,
@@ -77,6 +78,16 @@ def test_load_during_the_timing_counts(share, warns, monkeypatch):
     found = Job(fake, fake.points("smoke")[0]).run(Context.here("smoke", run_id="test"))
     assert found.host.others_busy == share
     assert ("other processes used 40% of our cores" in busy(found)) == warns
+
+
+def test_line_is_valid_by_the_json_schema(record):
+    """A line without a field, or with an unknown one, is not."""
+    jsonschema = pytest.importorskip("jsonschema")
+    validator = jsonschema.Draft202012Validator(json_schema())
+    line = json.loads(record.to_line())
+    assert validator.is_valid(line)
+    assert not validator.is_valid({**line, "colour": "red"})
+    assert not validator.is_valid({name: value for name, value in line.items() if name != "command"})
 
 
 def test_metrics_are_the_arithmetic_of_the_samples(record):
