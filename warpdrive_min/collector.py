@@ -5,15 +5,27 @@ from __future__ import annotations
 import contextlib
 import gc
 from collections.abc import Iterator
+from threading import Lock
+from typing import Final
+
+_lock: Final = Lock()
+_pauses: list[bool] = []
+"""If the collector ran, at the start of each pause in progress."""
 
 
 @contextlib.contextmanager
 def collection_paused() -> Iterator[None]:
-    """Collect no garbage within the block, or in each call of a decorated function."""
-    was_enabled = gc.isenabled()
-    gc.disable()
+    """Collect no garbage within the block, or in each call of a decorated function.
+
+    Blocks of several threads may overlap. Work in another thread than the main one must be in such a block: PyCUDA
+    cannot unload a kernel, and leaks it, where a thread without its context collects it.
+    """
+    with _lock:
+        _pauses.append(gc.isenabled())
+        gc.disable()
     try:
         yield
     finally:
-        if was_enabled:
-            gc.enable()
+        with _lock:
+            if _pauses.pop() and not _pauses:
+                gc.enable()

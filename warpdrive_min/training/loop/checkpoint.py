@@ -33,6 +33,7 @@ from torch import Tensor
 from typing_extensions import TypedDict  # typing's is enough from Python 3.12
 
 from warpdrive_min.config import MAX_SEED, MAX_SIZE, NonNegativeFloat
+from warpdrive_min.collector import collection_paused
 from warpdrive_min.errors import CheckpointError, known, require, require_int
 from warpdrive_min.files import explain_full_disk
 from warpdrive_min.packages import install_command, optional_package
@@ -197,7 +198,8 @@ class Writer:
 
         def write() -> None:
             try:
-                _save(folder, copies, header, keep_last, is_best)
+                with collection_paused():
+                    _save(folder, copies, header, keep_last, is_best)
             except BaseException as error:  # noqa: BLE001  (raised by `wait`)
                 self._error = error
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 import torch
 
 from warpdrive_min.backends.cache import report
+from warpdrive_min.collector import collection_paused
 from warpdrive_min.training.paths import early
 from warpdrive_min.training.paths.available import missing_for_triton
 from warpdrive_min.training.paths.triton.launch import rehearsal
@@ -40,7 +41,7 @@ def compiled(device: torch.device, rehearse: Callable[[], None]) -> Iterator[Cal
     if not hasattr(triton, "AsyncCompileMode"):  # older releases: the first launches compile
         yield lambda: False
         return
-    with Compilers(device) as compilers, triton.AsyncCompileMode(compilers):
+    with collection_paused(), Compilers(device) as compilers, triton.AsyncCompileMode(compilers):
         with rehearsal(), torch.no_grad():
             rehearse()
         yield compilers.are_busy
