@@ -32,8 +32,8 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 from torch import Tensor
 from typing_extensions import TypedDict  # typing's is enough from Python 3.12
 
-from warpdrive_min.config import MAX_SEED, MAX_SIZE, NonNegativeFloat
 from warpdrive_min.collector import collection_paused
+from warpdrive_min.config import MAX_SEED, MAX_SIZE, NonNegativeFloat
 from warpdrive_min.errors import CheckpointError, known, require, require_int
 from warpdrive_min.files import explain_full_disk
 from warpdrive_min.packages import install_command, optional_package
