@@ -29,7 +29,6 @@ from typing import Any, ClassVar
 
 from bench.process.stopping import tidy
 from tests.training.builders import rows_in
-from tests.training.killed_run import n_saved
 from warpdrive_min.files import UNFINISHED
 from warpdrive_min.processes import end_with_parent
 from warpdrive_min.stopping import PREFIX, stoppable
@@ -40,12 +39,16 @@ from warpdrive_min.training.ranks import as_bytes
 ROOT = Path(__file__).resolve().parents[2]
 CARTPOLE = ("--preset", "smoke", "--case", "env_step", "--where", "env=cartpole")
 TRAINED = (
-    *("-e", "cartpole", "--backend", "cpu", "--seed", "1", "--results-dir", "trained", "--quiet"),
+    *("--backend", "cpu", "--seed", "1", "--results-dir", "trained", "--quiet"),
     *("--set", "trainer.num_envs=4", "--set", "trainer.train_batch_size=64", "--set", "trainer.num_episodes=96"),
     *("--set", "env.episode_length=20", "--set", "saving.basedir={out}"),
     *("--set", "saving.metrics_log_freq=1", "--set", "saving.model_params_save_freq=1"),
 )
 """30 iterations, with a checkpoint and a row of metrics after each."""
+DDPG = (
+    *("-e", "pendulum", "--config", "ddpg", "--set", "policy.shared.buffer_size=512"),
+    *("--set", "policy.shared.batch_size=16", "--set", "policy.shared.learning_starts=64"),
+)
 COMMANDS = {
     "run": ["run", *CARTPOLE, "--out", "{out}"],
     "run-at-once": ["run", *CARTPOLE, "--at-once", "2", "--out", "{out}", "--no-plot"],
@@ -58,8 +61,9 @@ COMMANDS = {
     "startup": ["run", "--preset", "smoke", "--case", "startup", "--out", "{out}"],
     "scaling": ["run", "--preset", "smoke", "--case", "scaling", "--out", "{out}"],
     "learn": ["run", "--preset", "smoke", "--case", "learn", "--out", "{out}"],
-    "train": ["train", *TRAINED],
-    "train-ranks": ["train", *TRAINED, "--set", "trainer.num_gpus=2"],
+    "train": ["train", "-e", "cartpole", *TRAINED],
+    "train-ddpg": ["train", *DDPG, *TRAINED],
+    "train-ranks": ["train", "-e", "cartpole", *TRAINED, "--set", "trainer.num_gpus=2"],
 }
 """Commands with few small points, by a name."""
 MARK = "ATTACKED_IN"
@@ -302,10 +306,11 @@ class TrainingAttack(Attack):
 
     def run_folder(self) -> Path:
         """Return the folder of the run."""
-        return self.out / "single_cartpole" / "experiments" / "trained"
+        return next(self.out.glob("*/*/trained"), self.out / "trained")
 
     def records(self) -> int:
-        return n_saved(self.run_folder())
+        names = (checkpoint.NAME.fullmatch(name) for _, folders, _ in os.walk(self.out) for name in folders)
+        return max((int(name[1]) for name in names if name), default=0)
 
     def told(self, line: str) -> int:
         return int(found[1]) if (found := re.search(r"checkpoint_(\d+) is kept", line)) else 0

@@ -65,7 +65,9 @@ def test_commands_that_are_killed_and_stopped_lose_and_leave_nothing():
 
 @linux
 @pytest.mark.nightly
-@pytest.mark.parametrize("command", ["run", "run-at-once", "publish", "publish-points", "train", "train-ranks"])
+@pytest.mark.parametrize(
+    "command", ["run", "run-at-once", "publish", "publish-points", "train", "train-ddpg", "train-ranks"]
+)
 def test_commands_that_are_killed_fifty_times_lose_nothing(command):
     """Commands that are killed fifty times lose nothing.
 

@@ -1,18 +1,15 @@
-"""Resuming is bit-identical to an uninterrupted run, even after kills."""
+"""Resuming is bit-identical to an uninterrupted run.
+
+`tests.bench.attack` kills runs.
+"""
 
 from __future__ import annotations
-
-import json
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from envs import ENVS
 from tests.environments.counter import Counter
-from tests.support import by_night
 from tests.training.builders import (
     A2C,
     CLASSIC,
@@ -26,9 +23,6 @@ from tests.training.builders import (
 )
 from warpdrive_min import DataFeed
 from warpdrive_min.training.loop import checkpoint
-
-ROOT = Path(__file__).parents[2]
-
 
 ENVIRONMENTS = {
     "crowd": lambda: ENVS["tag_continuous"](**{**TAG, "neighbor_search": "grid"}),
@@ -149,22 +143,3 @@ def test_resumed_time_goes_on(tmp_path):
     row = second.train(1)
     assert 1000 < row["seconds"] < 1300
     assert row["steps_per_s"] > 0
-
-
-@pytest.mark.parametrize(
-    ("n_ranks", "names", "n_iterations"),
-    [(1, ["DDPG"], 9), by_night(1, ["PPO", "DDPG"], 24), by_night(2, ["PPO"], 9)],
-)
-def test_killed_run_ends_as_one_that_was_not(n_ranks, names, n_iterations, tmp_path):
-    """Killed and resumed runs equal an undisturbed one.
-
-    Kills are random; metric rows are unique. A kill leaves no process, and a checkpoint that loads: the program
-    checks all of it.
-    """
-    words = [str(tmp_path), str(n_iterations), "3" if n_iterations > 9 else "2", *names, "--ranks", str(n_ranks)]
-    command = [sys.executable, "-m", "tests.training.killed_run", *words]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=240)
-    assert done.returncode == 0, done.stderr
-    killed_at = json.loads(done.stdout)
-    assert killed_at.keys() == set(names)
-    assert all(0 < each[0] < n_iterations for each in killed_at.values()), killed_at
