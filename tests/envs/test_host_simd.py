@@ -56,6 +56,9 @@ def test_lanes_of_a_rollout_are_to_the_bit_the_reference(
         assert host_side.rollout_mode.name == "fused"
         is_done = want.done != 0
         for array, kept in want._asdict().items():
+            if kept is None:  # without a model
+                assert getattr(got, array) is None
+                continue
             rows = is_done if array == "final_observations" and keep == "all" else ...  # of others they are stale
             assert torch.equal(bits(kept[rows]), bits(getattr(got, array)[rows])), array
         assert_same(host_side, reference, ["state", *COUNTERS])
