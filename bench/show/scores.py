@@ -9,7 +9,6 @@ Source: Agarwal et al. 2021, "Deep reinforcement learning at the edge of the sta
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -20,7 +19,7 @@ from ..core.errors import ShowError
 from ..core.record import Record
 from ..core.stats import CONFIDENCE, RESAMPLES, Floats, median
 from ..workloads.shared import continues_after_threshold
-from .charts import PART_COLORS, Axis, Chart, DataPoint, Panel, Series
+from .charts import PART_COLORS, Chart, DataPoint, Panel, Series, chart
 from .labels import environment
 from .records import latest
 
@@ -85,6 +84,8 @@ def scores_of(records: Sequence[Record], axis: str = "algorithm") -> Scores:
             if len(values := {str(each.point.get(other, "absent")) for each in own}) > 1:
                 rule = f"runs of {name} on {env} must share {other}"
                 raise ShowError(f"learning: {rule} (got {', '.join(sorted(values))}); add --where {other}=VALUE")
+        if len(own) == 1:
+            raise ShowError(f"learning: {name} on {env}: needs two seeds or more (got one); run more seeds")
     every = list(named)
     while not (shared := [task for task in tasks if all(cells[name, task] for name in named)]):
         named.remove(min(named, key=lambda name: sum(bool(cells[name, task]) for task in tasks)))
@@ -160,15 +161,9 @@ def _estimate(tasks: Sequence[Floats], statistic: Callable[..., Floats]) -> Esti
 
 
 def _bootstrapped(tasks: Sequence[Floats], statistic: Callable[..., Floats]) -> tuple[Floats, Floats, Floats]:
-    """Return a statistic with its 95 % percentile interval.
-
-    A single run has no interval: both ends are infinite.
-    """
+    """Return a statistic with its 95 % percentile interval."""
     from scipy.stats import bootstrap  # noqa: PLC0415  (slow to import)
 
-    value = statistic(*tasks)
-    if min(map(len, tasks)) < 2:
-        return value, np.full_like(value, -math.inf), np.full_like(value, math.inf)
     found = bootstrap(
         tasks,
         statistic,
@@ -179,7 +174,7 @@ def _bootstrapped(tasks: Sequence[Floats], statistic: Callable[..., Floats]) -> 
         method="percentile",
         rng=np.random.default_rng(0),
     ).confidence_interval
-    return value, np.asarray(found.low), np.asarray(found.high)
+    return statistic(*tasks), np.asarray(found.low), np.asarray(found.high)
 
 
 # ------------------------------------------------------------------ figure
@@ -198,15 +193,6 @@ def profiles_chart(scores: Scores) -> Chart:
         colour, line = PART_COLORS[index % len(PART_COLORS)], LINES[index % len(LINES)]
         series.append(Series(name, {"color": colour, "marker": "", "linestyle": line}, points))
     n = min(len(runs) for tasks in scores.returns.values() for runs in tasks)
-    return Chart(
-        name="performance-profiles",
-        title="Performance profiles",
-        caption="Share of runs above a score, averaged over tasks, with a pointwise 95 % interval by stratified "
-        "bootstrap. A score of 0 is the untrained return, 1 the task's threshold.",
-        statistic=f"share of runs, {len(scores.tasks)} tasks of {n} seeds or more, and its 95 % bootstrap interval",
-        x=Axis("score (0: untrained, 1: threshold)", is_log=False),
-        y=Axis("share of runs above the score", is_log=False),
-        columns=1,
-        panels=[Panel(", ".join(scores.tasks), series)],
-        records=[each for tasks in scores.seeds.values() for runs in tasks for each in runs],
-    )
+    records = [each for tasks in scores.seeds.values() for runs in tasks for each in runs]
+    panels = [Panel(", ".join(scores.tasks), series)]
+    return chart("performance-profiles", panels, records, n_tasks=str(len(scores.tasks)), n_seeds=str(n))

@@ -231,7 +231,7 @@ def test_learning_table_counts_seeds_that_missed_as_slowest() -> None:
     (often,) = learning_table([seed_record(0, 2.0, 10), seed_record(1, 4.0, 20), seed_record(2, None, 0)]).cells
     assert list(often[-6:-3]) == ["2 of 3", "400 (200 to not reached)", "4 (2 to not reached)"]
     (seldom,) = learning_table([seed_record(0, 2.0, 10), seed_record(1, None, 20), seed_record(2, None, 0)]).cells
-    assert list(seldom[-6:]) == ["1 of 3", "not reached", "not reached", "10 (0 to 20)", "0", "0 10 20"]
+    assert list(seldom[-6:]) == ["1 of 3", "not reached", "not reached", "10 (range 0 to 20)", "0", "0 10 20"]
 
 
 # ------------------------------------------------------------------ figures

@@ -64,7 +64,7 @@ def test_bootstrap_draws_the_runs_of_each_task():
 
 def test_scores_are_normalised_over_shared_tasks():
     """A score is 0 at the untrained return and 1 at the threshold."""
-    scores = scores_of([*RUNS, run("pendulum", "DDPG", 0, 100.0)])
+    scores = scores_of([*RUNS, *(run("pendulum", "DDPG", seed, 100.0) for seed in range(2))])
     assert scores.tasks == ["CartPole", "Acrobot"]
     assert scores.left_out == ["DDPG", "Pendulum"]
     np.testing.assert_allclose(scores.matrix("A2C"), [[0.4, 0.4], [0.45, 0.45], [0.5, 0.5]])
@@ -76,6 +76,8 @@ def test_runs_that_cannot_be_mixed_are_refused():
         ShowError, match=r"runs of A2C on cartpole must share backend \(got numba, pycuda\); add --where"
     ):
         scores_of([*RUNS, run("cartpole", "A2C", 7, 100.0, backend="numba")])
+    with pytest.raises(ShowError, match=r"DDPG on pendulum: needs two seeds or more \(got one\)"):
+        scores_of([*RUNS, run("pendulum", "DDPG", 0, 100.0)])
     with pytest.raises(ShowError, match="needs runs to the end"):
         scores_of([])
 
