@@ -306,12 +306,10 @@ def _without_folders(text: str, root: Path) -> str:
 @cache
 def warn_without_commit() -> None:
     """Warn, once, that records will have no commit, with git's message."""
-    try:
-        commit_of_code(ROOT, *CODE)
-    except GitError as error:
-        if "BENCH_GIT_SHA" not in os.environ:
-            do = "mend that, or name the commit in $BENCH_GIT_SHA"
-            log.warning("git: the records of this run will have no commit (%s); %s", error, do)
+    state = git_state(ROOT)
+    if state["sha"] is None:
+        do = "mend that, or name the commit in $BENCH_GIT_SHA"
+        log.warning("git: the records of this run will have no commit (%s); %s", state["unread"], do)
 
 
 PACKAGES_OF_CODE = ("warpdrive_min", "envs", "bench")
