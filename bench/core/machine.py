@@ -14,6 +14,7 @@ import time
 import timeit
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib import metadata
@@ -189,13 +190,11 @@ class OtherProcesses:
 
     Args:
         root: The given process; None: this one.
-        proc: Folder of the system's figures.
         cores: Cores on which their work counts; None: those that this process may use.
     """
 
-    def __init__(self, root: int | None = None, proc: Path = Path("/proc"), cores: Sequence[int] | None = None) -> None:
-        self._root, self._proc = root or os.getpid(), proc
-        self._rows = [f"cpu{core}" for core in cores or pinned_cores() or ()] or ["cpu"]
+    def __init__(self, root: int | None = None, cores: Sequence[int] | None = None) -> None:
+        self._root, self._cores = root, cores or pinned_cores()
         self._start, self._began = self._read(), time.monotonic()
 
     def busy(self, min_s: float = 0.0) -> float | None:
@@ -214,33 +213,25 @@ class OtherProcesses:
         used, spent, ours = (after - before for before, after in zip(self._start, end, strict=True))
         return min(1.0, max(0.0, (used - ours) / spent)) if spent else None
 
-    def _read(self) -> tuple[int, int, int] | None:
-        """Return ticks: used on all cores, elapsed, and used by our processes."""
+    def _read(self) -> tuple[float, float, float] | None:
+        """Return seconds: used on all cores, elapsed, and used by our processes."""
         try:
-            rows = {
-                words[0]: words[1:9]
-                for line in (self._proc / "stat").read_text().splitlines()
-                if (words := line.split())
-            }
-            ticks = [sum(map(int, column)) for column in zip(*(rows[name] for name in self._rows), strict=True)]
-        except (OSError, ValueError, KeyError):  # not Linux
+            import psutil  # noqa: PLC0415  (of the extra `bench`)
+        except ImportError:
             return None
-        parents: dict[int, int] = {}
-        used: dict[int, int] = {}
-        for file in self._proc.glob("[0-9]*/stat"):
-            try:  # starts after the program's name, which may contain blanks and brackets
-                words = file.read_text().rpartition(")")[2].split()
-            except (OSError, UnicodeDecodeError):  # the process has ended
-                continue
-            pid = int(file.parent.name)
-            parents[pid], used[pid] = int(words[1]), sum(map(int, words[11:15]))  # includes children that have ended
-        idle = ticks[3] + ticks[4]
-        return sum(ticks) - idle, sum(ticks), sum(used[pid] for pid in used if self._is_ours(pid, parents))
-
-    def _is_ours(self, pid: int, parents: Mapping[int, int]) -> bool:
-        while pid in parents and pid != self._root:
-            pid = parents[pid]
-        return pid == self._root
+        try:
+            every = psutil.cpu_times(percpu=True)
+            rows = [every[core] for core in self._cores] if self._cores else every
+            root = psutil.Process(self._root)
+            ours = [root, *root.children(recursive=True)]
+        except (OSError, IndexError, psutil.Error):
+            return None
+        used = 0.0
+        for process in ours:
+            with suppress(psutil.Error):  # it has ended
+                used += sum(process.cpu_times()[:4])  # includes children that have ended
+        elapsed = sum(sum(row[:8]) for row in rows)  # the rest counts time of guests again
+        return elapsed - sum(row.idle + getattr(row, "iowait", 0.0) for row in rows), elapsed, used
 
 
 # ------------------------------------------------------------------ limits
@@ -315,12 +306,10 @@ def _without_folders(text: str, root: Path) -> str:
 @cache
 def warn_without_commit() -> None:
     """Warn, once, that records will have no commit, with git's message."""
-    try:
-        commit_of_code(ROOT, *CODE)
-    except GitError as error:
-        if "BENCH_GIT_SHA" not in os.environ:
-            do = "mend that, or name the commit in $BENCH_GIT_SHA"
-            log.warning("git: the records of this run will have no commit (%s); %s", error, do)
+    state = git_state(ROOT)
+    if state["sha"] is None:
+        do = "mend that, or name the commit in $BENCH_GIT_SHA"
+        log.warning("git: the records of this run will have no commit (%s); %s", state["unread"], do)
 
 
 PACKAGES_OF_CODE = ("warpdrive_min", "envs", "bench")

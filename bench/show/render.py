@@ -16,6 +16,7 @@ from rich.text import Text
 from warpdrive_min.errors import one_line, printable
 from warpdrive_min.terminal import Console
 
+from ..core.archive import read_toml
 from .columns import Table
 
 if TYPE_CHECKING:
@@ -93,19 +94,7 @@ def template(name: str, **options: Any) -> Template:
 
 # ------------------------------------------------------------------ LaTeX: text
 
-SPECIAL: Final = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    '"': "''",
-    "\N{MINUS SIGN}": r"\ensuremath{-}",
-    "\N{DAGGER}": r"\textdagger{}",
-    **{letter: f"\\{letter}" for letter in "&%$#_{}"},
-    **{letter: f"{{{letter}}}" for letter in "[*"},  # at the start of a row: an argument of the row break
-}
+SPECIAL: Final = read_toml(Path(__file__).with_name("latex.toml"))
 
 TYPESET: Final = (
     (r"(?<![\w.+-])(-?\d(?:\.\d+)?)e([+-])0*(\d+)(?![\w-]|\.\d)", lambda m: _power(m[1], m[2].strip("+") + m[3])),

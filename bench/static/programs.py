@@ -10,7 +10,8 @@ from warpdrive_min.envs import ENVS
 
 from ..core.archive import read_toml
 from ..core.errors import CompareError
-from ..workloads.shared import EPISODE_LENGTHS, env_config, is_outside
+from ..workloads.outside import outside_of
+from ..workloads.shared import EPISODE_LENGTHS, env_config
 from .records import Program
 
 BACKENDS: Final = ("pycuda", "numba")
@@ -37,19 +38,9 @@ def chosen(
     for backend in backends:
         if backend not in BACKENDS:
             raise CompareError(f"--backend: must be one of {', '.join(BACKENDS)} (got {backend}); leave it out for all")
-    known = [*ENVS, *CORE]
-    for name in envs:
-        if name not in known and not is_outside(name):
-            raise CompareError(
-                f"--env: must be one of {', '.join(known)}, a class as module:Class, or its path (got {name}); give one"
-            )
-    users = [name for name in envs if name not in known]
-    if config and not users:
-        raise CompareError(
-            f"--config: needs an environment outside envs/ (got {config}); name it with --env module:Class"
-        )
+    outside_of(envs, config, (), others=[*CORE])
     made: list[dict[str, Any]] = []
-    for name in envs or known:
+    for name in envs or (*ENVS, *CORE):
         if name in CORE:
             made += [{"name": name, "kind": name, **each, "n_envs": n_envs or each["n_envs"]} for each in CORE[name]]
         elif name in ENVS:

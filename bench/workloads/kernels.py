@@ -9,20 +9,16 @@ from warpdrive_min import BACKENDS
 
 from ..core.measure import Timed
 from ..core.point import ON_CPU, Point, Preset
-from .shared import OURS, has_gpu_sizes
+from .shared import OURS, SIZES, has_gpu_sizes
 
 # ------------------------------------------------------------------ points
 
-Row = tuple[Any, ...]
-"""One value for each axis of sizes."""
 
-
-def sizes_of(
-    preset: Preset, axes: tuple[str, ...], smoke: Row, usual: Sequence[Row], large: Sequence[Row] = ()
-) -> list[dict[str, Any]]:
+def sizes_of(preset: Preset, kernel: str) -> list[dict[str, Any]]:
     """Return one size in preset smoke, else usual and large ones."""
-    rows = [*([smoke] if preset == "smoke" else usual), *(large if has_gpu_sizes(preset) else ())]
-    return [dict(zip(axes, row, strict=True)) for row in rows]
+    sizes = SIZES["kernels"][kernel]
+    rows = sizes["smoke" if preset == "smoke" else "usual"] + (sizes["large"] if has_gpu_sizes(preset) else [])
+    return [dict(zip(sizes["axes"], row, strict=True)) for row in rows]
 
 
 def implementations(sizes: Sequence[Mapping[str, Any]], *names: str) -> list[Point]:
@@ -38,49 +34,32 @@ def implementations(sizes: Sequence[Mapping[str, Any]], *names: str) -> list[Poi
 
 def sampler_points(preset: Preset) -> list[Point]:
     """Return our sampler and torch's on each backend's device."""
-    axes = ("n_envs", "n_agents", "n_actions")
-    sizes = sizes_of(preset, axes, (8, 1, 2), [(100, 110, 21), (10_000, 1, 2), (2_000, 1_000, 10)])
-    points = implementations(sizes, OURS, "torch.multinomial", "torch.Categorical")
+    points = implementations(sizes_of(preset, "sampler"), OURS, "torch.multinomial", "torch.Categorical")
     shown = [point for point in points if point["backend"] not in ON_CPU or point["n_envs"] <= 100]
     return sorted(shown, key=lambda point: list(BACKENDS).index(point["backend"]))
 
 
-def reset_sizes(preset: Preset) -> list[dict[str, Any]]:
-    """Return sizes of CartPole and Tag Continuous."""
-    usual = [("cartpole", 10_000, 1), ("tag_continuous", 100, 110)]
-    large = [("cartpole", 1_000_000, 1), ("tag_continuous", 2_000, 110)]
-    return sizes_of(preset, ("env", "n_envs", "n_agents"), ("cartpole", 64, 1), usual, large)
-
-
 def reset_points(preset: Preset) -> list[Point]:
     """Return all sizes with the environments' own kernels and with saved arrays."""
-    sizes = reset_sizes(preset)
+    sizes = sizes_of(preset, "reset")
     saved = [{"n_envs": size["n_envs"], "n_agents": size["n_agents"]} for size in sizes]
     return implementations(sizes, OURS) + implementations(saved, "saved arrays")
 
 
 def return_scan_points(preset: Preset) -> list[Point]:
     """Return rollouts with few and with many rows."""
-    usual, large = [(100, 100, 1), (100, 100, 110)], [(100, 10_000, 1), (50, 2_000, 110)]
-    return implementations(
-        sizes_of(preset, ("n_steps", "n_envs", "n_agents"), (8, 16, 1), usual, large),
-        OURS,
-        "torch loop",
-        "torch cumsum",
-    )
+    return implementations(sizes_of(preset, "return_scan"), OURS, "torch loop", "torch cumsum")
 
 
 def shuffle_points(preset: Preset) -> list[Point]:
     """Return numbers of indices; NumPy only up to a million."""
-    large = 10_000_000
-    sizes = sizes_of(preset, ("n_indices",), (1_000,), [(10_000,), (1_000_000,)], [(large,)])
-    points = implementations(sizes, OURS, "torch.randperm")
-    return [point for point in points if point["n_indices"] < large or point["backend"] != "cpu"]
+    points = implementations(sizes_of(preset, "shuffle"), OURS, "torch.randperm")
+    return [point for point in points if point["n_indices"] <= 1_000_000 or point["backend"] != "cpu"]
 
 
 def record_points(preset: Preset) -> list[Point]:
     """Return the sizes of `reset`, with our kernel only."""
-    return implementations(reset_sizes(preset), OURS)
+    return implementations(sizes_of(preset, "reset"), OURS)
 
 
 def launch_points(preset: Preset) -> list[Point]:

@@ -28,21 +28,27 @@ SOME_ENVS: Final = (100, 10_000)
 """Default numbers of environments in the other presets."""
 
 
-def outside_of(envs: Sequence[str], config: Sequence[str], n_agents: Sequence[int]) -> list[str]:
+def outside_of(
+    envs: Sequence[str], config: Collection[str], n_agents: Sequence[int], others: Sequence[str] = ()
+) -> list[str]:
     """Return the names of environments that are outside `envs/`.
+
+    With ``others`` those names are allowed too.
 
     Raises:
         CompareError: A name is no environment, or an option does not apply to it.
     """
     outside = [name for name in envs if is_outside(name)]
-    if shipped := [name for name in envs if name not in outside]:
+    if shipped := [name for name in envs if name not in (*outside, *others)]:
         from warpdrive_min.envs import ENVS
     for name in shipped:
         if name not in ENVS:
-            rule = f"must be one of {', '.join(ENVS)}, a class as module:Class, or a path that is there"
+            rule = f"must be one of {', '.join((*ENVS, *others))}, a class as module:Class, or a path that is there"
             raise CompareError(f"--env: {rule} (got {name}); paths start at {Path.cwd()}")
     if config and not outside:
-        raise CompareError(f"--config: needs an environment outside envs/ (got {config}); name it with --env")
+        raise CompareError(
+            f"--config: needs an environment outside envs/ (got {', '.join(config)}); name it with --env"
+        )
     if n_agents and outside:
         raise CompareError(f"--n-agents: {outside[0]} takes its agents from --config (got {n_agents}); leave it out")
     return outside

@@ -14,8 +14,8 @@ from warpdrive_min import BACKENDS
 
 from ..core.measure import ColdStart
 from ..core.point import Check, Facts, Point, Preset
-from .fresh import FIRST_UPDATE, compared_arrays
-from .shared import SEED, env_point, training_point
+from .fresh import FIRST_UPDATE, PartTimes, start
+from .shared import env_point, training_point
 
 if TYPE_CHECKING:
     from warpdrive_min.agreement.compare import Arrays
@@ -131,7 +131,7 @@ def startup(point: Point) -> ColdStart:
 
     backend = available(point["backend"])
     starter = Starter(point, torch.get_num_threads())
-    expected, oracle = (first_update if point["until"] == FIRST_UPDATE else first_step)(point)
+    expected, oracle = reference(point)
 
     def check() -> Check:
         error = max(max(errors(expected, arrays).values()) for arrays in starter.take())
@@ -151,30 +151,13 @@ def startup(point: Point) -> ColdStart:
     )
 
 
-# ------------------------------------------------------------------ check
-
-
-def first_step(point: Point) -> tuple[Arrays, str]:
-    """Return the arrays after a step on another CPU backend, and its name."""
-    from warpdrive_min.policies import random_policy
-
-    from .setups.environments import start_env
+def reference(point: Point) -> tuple[Arrays, str]:
+    """Return the arrays of the same start in this process on the reference, and its name."""
+    from .setups.iterations import reference_point
     from .setups.timing import counterpart
 
-    other = counterpart(point["backend"])
-    wrapper = start_env({**point, "exact": True}, other, point["n_envs"])
-    random_policy(wrapper, SEED)()
-    wrapper.step()
-    return compared_arrays(wrapper), f"one step on {other}"
-
-
-def first_update(point: Point) -> tuple[Arrays, str]:
-    """Return arrays and weights after two iterations on the reference."""
-    from .setups.iterations import reference_point
-    from .setups.trainers import fixed_policy_trainer
-
-    other = reference_point(point)
-    trainer = fixed_policy_trainer(other, exact=True)
-    trainer.iterate_times(2)
-    arrays = {**compared_arrays(trainer.wrapper), "weights": trainer.weights().numpy()}
-    return arrays, f"two iterations on {other['backend']}, {other['mode']}"
+    if point["until"] == FIRST_UPDATE:
+        other = dict(reference_point(point))
+        return start(other, PartTimes()), f"two iterations on {other['backend']}, {other['mode']}"
+    other = {**point, "backend": counterpart(point["backend"])}
+    return start(other, PartTimes()), f"one step on {other['backend']}"

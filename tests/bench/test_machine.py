@@ -6,8 +6,14 @@ import getpass
 import json
 import os
 import platform
+import subprocess
+import sys
+from collections import namedtuple
+from types import SimpleNamespace
 
 import numpy as np
+import psutil
+import pytest
 import torch
 
 from bench.core import machine
@@ -127,52 +133,71 @@ def test_dependencies_hash_depends_on_what_is_installed(monkeypatch):
     assert dependencies_hash() != everything
 
 
-def ticks(proc, idle, **processes):
-    """Write fake /proc files with CPU ticks.
-
-    One core has 100 ticks, ``idle`` of them unused; ``processes`` are parent and ticks.
-    """
-    proc.mkdir(exist_ok=True)
-    (proc / "stat").write_text(f"cpu  {100 - idle} 0 0 {idle} 0 0 0 0 0 0\ncpu0 1 1\n")
-    for name, (parent, used) in processes.items():
-        folder = proc / name.removeprefix("p")
-        folder.mkdir(exist_ok=True)
-        (folder / "stat").write_text(f"{folder.name} (a) b) S {parent} {'0 ' * 9}{used} 0 0 0 20 0\n")
+CpuTimes = namedtuple("CpuTimes", "user nice system idle iowait irq softirq steal guest guest_nice")
 
 
-def test_bystanders_are_who_descends_from_another_process(tmp_path, monkeypatch):
+def process(used):
+    """Return a fake process; None: it has ended."""
+
+    def cpu_times():
+        if used is None:
+            raise psutil.NoSuchProcess(7)
+        return (used, 0.0, 0.0, 0.0, 0.0)
+
+    return SimpleNamespace(cpu_times=cpu_times)
+
+
+@pytest.fixture
+def system(monkeypatch):
+    """Return a function that sets used and idle seconds per core, and ours."""
+
+    def at(cores, ours):
+        times = [CpuTimes(used, 0, 0, idle, 0, 0, 0, 0, used, 0) for used, idle in cores]
+        root, *others = map(process, ours)
+        root.children = lambda recursive: others if recursive else []
+        monkeypatch.setattr(psutil, "cpu_times", lambda percpu: times)
+        monkeypatch.setattr(psutil, "Process", lambda root_id: root)
+
+    return at
+
+
+def test_bystanders_are_who_descends_from_another_process(system, monkeypatch):
     """Load of processes that do not descend from ours is foreign.
 
-    90 ticks are used: 30 by us, 10 by our new grandchild.
+    90 s are used: 30 by us, 10 by our new grandchild. Virtual machines of ours do not count twice.
     """
-    proc = tmp_path / "proc"
-    ticks(proc, 100, p1=(0, 0), p7=(1, 0), p8=(1, 0))
-    (proc / "stat").write_text("cpu  0 0 0 0 0 0 0 0 0 0\n")
     monkeypatch.setattr(machine, "pinned_cores", lambda: None)
-    others = machine.OtherProcesses(7, proc)
-    (proc / "8" / "stat").unlink()
-    ticks(proc, 10, p7=(1, 30), p9=(7, 0), p10=(9, 10), p11=(1, 50))
+    system([(0, 0)], [0, 0])
+    others = machine.OtherProcesses(7)
+    system([(90, 10)], [30, None, 10])
     np.testing.assert_allclose(others.busy(), 0.5)
 
 
-def test_bystanders_on_other_cores_do_not_count(tmp_path):
+def test_bystanders_on_other_cores_do_not_count(system):
     """Foreign load on other cores is ignored.
 
-    On our cores 10 of 20 used ticks are foreign.
+    On our cores 10 of 20 used seconds are foreign.
     """
-    proc = tmp_path / "proc"
-    ticks(proc, 0, p7=(1, 0))
-    row = "cpu{} {} 0 0 {} 0 0 0 0 0 0\n"
-    (proc / "stat").write_text("".join(row.format(core, 0, 0) for core in ("", 0, 1, 2, 3)))
-    others = machine.OtherProcesses(7, proc, [0, 1])
-    ticks(proc, 0, p7=(1, 10))
-    used = {"": 60, 0: 15, 1: 5, 2: 20, 3: 20}
-    (proc / "stat").write_text(
-        "".join(row.format(core, n, 80 - n if core == "" else 20 - n) for core, n in used.items())
-    )
+    system([(0, 0)] * 4, [0])
+    others = machine.OtherProcesses(7, [0, 1])
+    system([(15, 5), (5, 15), (20, 0), (20, 0)], [10])
     np.testing.assert_allclose(others.busy(), 0.25)
 
 
-def test_bystanders_of_a_system_that_does_not_tell_are_unknown(tmp_path):
-    """Without /proc the foreign load is unknown."""
-    assert machine.OtherProcesses(7, tmp_path).busy() is None
+def test_bystanders_of_a_system_that_does_not_tell_are_unknown(monkeypatch):
+    """Without figures of the system the foreign load is unknown."""
+
+    def cpu_times(percpu):
+        raise FileNotFoundError("/proc/stat")
+
+    monkeypatch.setattr(psutil, "cpu_times", cpu_times)
+    assert machine.OtherProcesses(os.getpid()).busy() is None
+
+
+def test_own_child_is_no_bystander():
+    """A busy child of ours is not foreign, even after it has ended."""
+    busy = "import time; end = time.process_time() + 0.2\nwhile time.process_time() < end: pass"
+    before = machine.OtherProcesses()._read()
+    subprocess.run([sys.executable, "-c", busy], check=True)
+    after = machine.OtherProcesses()._read()
+    assert after[2] - before[2] >= 0.2

@@ -29,7 +29,7 @@ def processes(monkeypatch):
 
     def run(words, **options):
         point, out = json.loads(words[-2]), Path(words[-1])
-        arrays, _ = startup.first_step(point)
+        arrays, _ = startup.reference(point)
         np.savez(out / "arrays.npz", **arrays)
         (out / "parts.json").write_text(json.dumps({"import_s": 1.0, "build_s": 0.5 * len(started)}))
         started.append(options["env"])
@@ -89,6 +89,6 @@ def test_trainers_oracle_has_weights():
 
     Both trainers do two iterations.
     """
-    arrays, oracle = startup.first_update(first_update_point("cartpole", 4, 1, "host", n_steps=4))
+    arrays, oracle = startup.reference(first_update_point("cartpole", 4, 1, "host", n_steps=4))
     assert arrays["weights"].size > 1_000
     assert oracle == "two iterations on cpu, eager"
