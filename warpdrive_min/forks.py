@@ -46,7 +46,7 @@ def serve_forks() -> None:
 
 
 def _is_of_a_server() -> bool:
-    """True if an unused fork server started this process: ours, or `multiprocessing`'s."""
+    """True if an unused fork server, ours or Python's, started this process."""
     parent = multiprocessing.parent_process()
     is_of_python = not _had_parent and parent is not None and parent.pid != os.getppid()
     return not _was_used and (_of_server or is_of_python)
