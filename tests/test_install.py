@@ -212,7 +212,7 @@ FEWER = {
 
 @pytest.mark.nightly
 def test_readme_runs_from_the_wheel_alone(wheel, tmp_path):
-    """README's commands run in an empty folder and an environment with the wheel alone."""
+    """README's commands run in an empty folder, from the wheel alone."""
     env, folder = tmp_path / "env", tmp_path / "folder"
     folder.mkdir()
     venv.create(env, with_pip=True)

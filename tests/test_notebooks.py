@@ -21,7 +21,8 @@ def test_notebook_has_the_cells_of_its_page_and_a_plot(page):
     """A committed notebook is that of its page, as `nox -s notebooks` makes it."""
     committed = nbformat.read(page.with_suffix(".ipynb"), as_version=4)
     nbformat.validate(committed)
-    assert [cell.source for cell in committed.cells] == [cell.source for cell in notebook(page).cells]
+    are_same = [cell.source for cell in committed.cells] == [cell.source for cell in notebook(page).cells]
+    assert are_same, f"python -m tests.notebooks {page}"
     outputs = [output for cell in committed.cells for output in cell.get("outputs", [])]
     assert any("image/png" in output.get("data", {}) for output in outputs)
     assert not any(output.output_type == "error" for output in outputs)

@@ -68,7 +68,7 @@ class Dict(dict[Any, Any]):
 
 
 def in_package(space: Any, package: Any) -> Any:
-    """Return one of our spaces as a package's, as `gymnasium.spaces`; any other unchanged."""
+    """Return a space of ours as a package's, such as Gymnasium's, others as they are."""
     match space:
         case Discrete(n=n):
             return package.Discrete(n)

@@ -121,7 +121,7 @@ def test_planted_slow_down_is_a_regression(h200, files, tmp_path):
 
 @pytest.mark.parametrize("n_slower", [0, 1, 9])
 def test_comment_has_regressions_first_in_ten_lines(n_slower, h200, files, tmp_path, monkeypatch):
-    """A comment counts all points, shows regressions before problems, and links to the rest."""
+    """A comment counts points, shows regressions first, and links to the rest."""
     run = {"GITHUB_SERVER_URL": "https://github.com", "GITHUB_REPOSITORY": "me/it", "GITHUB_RUN_ID": "7"}
     for name, value in run.items():
         monkeypatch.setenv(name, value)

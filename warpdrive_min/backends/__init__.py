@@ -58,6 +58,7 @@ BACKENDS: Final = Backends(
         "pycuda": ("pycuda_driver", "PyCudaBackend"),
     }
 )
+"""Backends by name, which `availability` describes."""
 
 REPLACED_BY: Final[dict[str, str]] = {}
 """Replacements of backends for a whole process, of the same language.
