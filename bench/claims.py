@@ -66,6 +66,7 @@ def claims(
     if as_json:
         echo(json.dumps([judging.to_dict(each) for each in judged], indent=2, allow_nan=False))
     elif markdown:
+        echo("\n".join(f"* {line}" for line in judging.summary(judged)) + "\n")
         echo(render.markdown(Table(columns=judging.IN_A_DOCUMENT, rows=judged)))
     else:
         console = render.console()

@@ -285,6 +285,31 @@ def counts(judged: Sequence[Judged]) -> dict[str, int]:
     return {verdict: found[verdict] for verdict in VERDICTS if found[verdict]}
 
 
+GROUPS: Final[Mapping[str, Sequence[str]]] = {
+    "hold": ("holds", "exceeds"),
+    "do not hold": ("does not hold",),
+    "are undecided": ("inconclusive",),
+    "cannot be judged": ("not measurable here", "other hardware"),
+    "are not measured": ("not measured yet", "not repeated yet"),
+}
+"""First words of the verdicts of each line of a summary."""
+
+
+def summary(judged: Sequence[Judged]) -> list[str]:
+    """Return a line for each group of verdicts, of others' claims and of this project's."""
+    lines = []
+    others = [each for each in judged if each.subject.source.startswith("WarpDrive")]
+    for who, found in (
+        ("WarpDrive's claims", others),
+        ("This project's claims", [each for each in judged if each not in others]),
+    ):
+        for group, verdicts in GROUPS.items():
+            names = [each.subject.name for each in found if each.verdict.startswith(tuple(verdicts))]
+            listed = f": {'; '.join(names)}" if who == "WarpDrive's claims" and names else ""
+            lines.append(f"{who} that {group}: {len(names)} of {len(found)}{listed}.")
+    return lines
+
+
 @dataclass(frozen=True, slots=True)
 class Claims:
     """Judged claims for a page: counts of verdicts, and a table."""

@@ -24,13 +24,14 @@ from ..static.records import TABLES as STATIC
 from . import peers, render
 from .columns import Column, MakeTable, Table
 from .frames import existing_files
-from .labels import UNSETTLED, commit_label
+from .labels import UNSETTLED, commit_label, number
 from .overview import overview as make_overview
 from .records import latest, measured_alone
 from .sets import newest_sets
 from .views.cases import TABLES as OF_CASES
 
 COMMAND: Final = re.compile(r"`python -m bench table ([^`]+)`")
+FIGURE: Final = re.compile(r"(<!-- figure ([^>]+?) -->)[^<]*(?=<!-- -->)")
 NEWEST: Final = "newest"
 """Name of the newest finished sets."""
 ROWS: Final = re.compile(rf"(?:^\|.*(?:\n|\Z))+(?:\n{UNSETTLED}.*(?:\n|\Z))?", re.MULTILINE)
@@ -56,25 +57,28 @@ def table(
     ] = None,
     only_latest: Annotated[bool, typer.Option("--latest", help="Only the latest record of each point.")] = False,
     overview: Annotated[bool, typer.Option(help="README's table: ours beside the best other software.")] = False,
+    metric: Annotated[str | None, typer.Option(help="Only this metric of the one selected point.")] = None,
 ) -> None:
     """Print the records of each case as a Markdown table, for documents.
 
     The name "newest" stands for the newest finished set of each kind of machine.
     """
+    how = {"only_latest": only_latest, "overview": overview}
     with exiting(1, FileError, ShowError, to_stderr=True):
-        echo(markdown_tables(records, case or [], where or [], on or "", only_latest=only_latest, overview=overview))
+        echo(markdown_tables(records, case or [], where or [], on or "", metric=metric, **how))
 
 
 def refresh(documents: Annotated[list[Path], typer.Argument(help="Markdown files to update.")]) -> None:
-    """Update tables in Markdown files with the commands that the files name.
+    """Update tables and figures in Markdown files with the commands that the files name.
 
-    The line above each table is its `python -m bench table` command.
+    The line above each table is its `python -m bench table` command. A figure in the text stands between
+    ``<!-- figure ARGUMENTS --metric NAME -->`` and ``<!-- -->``, with the arguments of that command.
     """
     with exiting(1, FileError, ShowError, OSError, to_stderr=True):
         for document in documents:
             echo(f"{document}:")
             text = read_text(document)
-            new = with_renewed_tables(text, lambda command: echo(f"  {command}"))
+            new = with_renewed_figures(with_renewed_tables(text, lambda command: echo(f"  {command}")))
             if new != text:
                 write_atomically(document, new)
             echo(f"  {'updated' if new != text else 'unchanged'}")
@@ -125,8 +129,9 @@ def markdown_tables(
     *,
     only_latest: bool = False,
     overview: bool = False,
+    metric: str | None = None,
 ) -> str:
-    """Return the Markdown tables of the selected records.
+    """Return the Markdown tables of the selected records, or one metric as text.
 
     Args:
         records: Files, folders and patterns; `NEWEST` for the newest sets.
@@ -135,6 +140,7 @@ def markdown_tables(
         on: Beginning of the names of machines, see `machine.kind`.
         only_latest: Keep only the latest record of each point.
         overview: Return README's table instead, which may be empty.
+        metric: Return this metric of the one selected point instead.
 
     Raises:
         ShowError: A file does not exist, or no correct measurement is left to show.
@@ -155,6 +161,12 @@ def markdown_tables(
         options += [f"--on {on}"] if on else []
         has = f"cases {known({each.case for each in there})} on {known({kind(each.machine) for each in there})}"
         raise ShowError(f"table: none of {len(there)} records of {names} passes {' '.join(options)}; they are of {has}")
+    if metric:
+        points = latest(measured_alone(record for record in chosen if record.is_evidence))
+        figures = [figure for record in points if (figure := record.figure(metric))]
+        if len(figures) != 1:
+            raise ShowError(f"table: --metric {metric} needs one point that has it (got {len(figures)}); add --where")
+        return number(figures[0].value)
     shown = markdown(chosen, only_latest=only_latest)
     if not shown:
         reasons = known({f"{each.status} ({each.reason})" if each.reason else each.status for each in chosen})
@@ -184,6 +196,11 @@ def with_renewed_tables(text: str, tell: Callable[[str], None]) -> str:
             raise ShowError(f"refresh: {command} must print one table (got {tables}); keep one case with --case")
         made += [command, after[: rows.start()], shown, "\n", after[rows.end() :]]
     return "".join(made)
+
+
+def with_renewed_figures(text: str) -> str:
+    """Return a document with each figure in its text renewed; raises as `with_renewed_tables`."""
+    return FIGURE.sub(lambda found: found[1] + markdown_tables(**_arguments(found[2])), text)
 
 
 def _arguments(words: str) -> dict[str, Any]:

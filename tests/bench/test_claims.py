@@ -132,8 +132,8 @@ def test_report_gets_the_whole_ledger():
     names = [column.name for column in found.table.columns]
     rows = {cells[0]: dict(zip(names, cells, strict=True)) for cells in found.table.cells}
     assert rows["Tag runs at millions of steps a second"]["measured / claimed"].startswith("1.5 (")
-    economy = rows["COVID-19 economy in 60 environments"]
-    assert (economy["measured"], economy["verdict"], economy["run"]) == ("", "not measured yet", "")
+    scaling = rows["Tag GridWorld scales linearly with agents"]
+    assert (scaling["measured"], scaling["verdict"], scaling["run"]) == ("", "not measured yet", "")
 
 
 def test_claim_without_records_says_what_is_missing():
@@ -665,9 +665,13 @@ def test_command_prints_every_claim():
     assert all(each["why"] for each in found)
     assert all(each["verified_by"] or each["verdict"] == "not measurable here" for each in found)
     assert "not measurable here" in table
-    rows, _, footnote = markdown.strip().rpartition("\n\n")
+    summary, rows, footnote = markdown.strip().split("\n\n")
     assert all(line.count("|") >= 9 for line in rows.splitlines())
     assert footnote == FOOTNOTE
+    others = sum(claim.source.startswith("WarpDrive") for claim in CLAIMS)
+    counts = [int(re.search(rf"(\d+) of {others}", line)[1]) for line in summary.splitlines()[:5]]
+    assert sum(counts) == others, "each claim is in one of the first five lines"
+    assert len(summary.splitlines()) == 10
 
 
 def test_archive_decides_what_a_set_lacks(tmp_path, monkeypatch):
@@ -691,15 +695,15 @@ def test_command_measures_what_this_machine_can(tmp_path, monkeypatch, has_gpu):
 
     def sweep(todo, context, file, runner):
         seen.extend(todo)
-        version = CASES["published"].version
         for job in todo:
+            version = CASES[job.case.name].version
             append(file, record(1e6, case=job.case.name, case_version=version, point=dict(job.point)))
             yield read_all([file])[-1]
 
     monkeypatch.setattr("bench.process.sweep.run", sweep)
     said, _, printed = bench("claims", "--run", "--source", "README", "--json", "--out", tmp_path).rpartition("\n[")
     found = {each["name"]: each["verdict"] for each in json.loads(f"[{printed}")}
-    over_numpy = found["Tag 5+100 on a GPU over NumPy on 1 thread"]
+    over_numpy = found["cartpole: throughput over NumPy on 1 thread"]
     if has_gpu:
         assert {"cpu", "host", "pycuda"} == {job.point["backend"] for job in seen}
         assert over_numpy == "does not hold on other hardware", "both sides have the same rate"

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from bench.core import machine
 from bench.core.errors import ShowError
 from bench.core.record import append
 from bench.show import documents
-from bench.show.documents import COMMAND, markdown_tables, with_renewed_tables
+from bench.show.documents import COMMAND, markdown_tables, with_renewed_figures, with_renewed_tables
 from bench.show.overview import SIZES, overview
 from bench.show.views import cases
 from bench.workloads.cases import CASES
 from tests.bench.builders import bench, metric, point, record
 
+RESULTS = "results/README.md"
 DOCUMENT = """# Results
 
 Fast, by `python -m bench table sweeps/*.jsonl --case env_step --where backend=host`, as we saw:
@@ -105,13 +108,71 @@ def test_a_table_that_ends_the_file_without_a_line_end_is_replaced(sweeps):
     assert with_renewed_tables(text, str).endswith(markdown_tables(["sweeps/a.jsonl"]) + "\n")
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/README.md", "results/README.md"])
+@pytest.mark.parametrize(
+    "name", ["README.md", "docs/README.md", "docs/performance.md", "docs/training-speed.md", "results/README.md"]
+)
 def test_published_tables_are_those_of_their_records(name, monkeypatch):
     """Tables in documents match the commands above them."""
     monkeypatch.chdir(machine.ROOT)
     text = (machine.ROOT / name).read_text()
-    assert COMMAND.search(text)
-    assert with_renewed_tables(text, str) == text
+    assert COMMAND.search(text) or "<!-- figure " in text
+    assert with_renewed_figures(with_renewed_tables(text, str)) == text
+
+
+PROSE_FIGURE = re.compile(
+    r"(?<![\w.,/^-])\d+(?:[.,]\d+)*(?:x|\s?(?:%|s|ms|us|ns|k|M|G|MB)|\s?(?:env[ -])?steps/s)(?![\w/])"
+)
+NOT_MEASURED = {  # number of figures of a page that no record has, and what they are
+    "docs/ci.md": (7, "sizes of an example, and lengths of samples"),
+    "docs/environments/acrobot.md": (2, "the length of a step"),
+    "docs/environments/rice.md": (4, "rates of the model"),
+    "docs/environments/tag_gridworld.md": (1, "computed from the number of agents"),
+    "docs/gating.md": (31, "thresholds; probabilities that the simulated gates of tests/bench make"),
+    "docs/intervals.md": (4, "coverage that tests/bench/coverage.py makes"),
+    "docs/peers.md": (2, "lengths of samples"),
+    "docs/reference-tests.md": (3, "computed probabilities"),
+    "docs/reproducing.md": (3, "tolerances"),
+    "docs/static.md": (3, "tolerances"),
+    "docs/training.md": (2, "rules"),
+    "docs/tutorials/scaling_up.md": (1, "a definition"),
+}
+
+
+def prose_figures(text: str) -> list[str]:
+    """Return the figures of a text, without code, tables, renewed ones and confidence levels."""
+    for apart in (r"<!-- figure .*?<!-- -->", r"```.*?```", r"`[^`]*`", r"(?m:^\|.*$)", r"\b95 %"):
+        text = re.sub(apart, "", text, flags=re.DOTALL if "```" in apart else 0)
+    return PROSE_FIGURE.findall(" ".join(text.split()))
+
+
+PAGES = [
+    str(path.relative_to(machine.ROOT))
+    for path in [
+        machine.ROOT / "README.md",
+        machine.ROOT / "results" / "README.md",
+        *(machine.ROOT / "docs").rglob("*.md"),
+    ]
+    if "adr" not in path.parts
+]
+
+
+@pytest.mark.parametrize("page", sorted(PAGES))
+def test_measured_figure_in_prose_comes_from_a_record(page):
+    """A new one needs a `<!-- figure ... -->`, so that one value has one place."""
+    found = prose_figures((machine.ROOT / page).read_text())
+    allowed, what = NOT_MEASURED.get(page, (0, "none"))
+    assert len(found) == allowed, f"{found}; not measured: {what}"
+
+
+def test_figure_in_prose_is_renewed(sweeps):
+    """It is the metric of one point; several points are refused."""
+    words = "figure sweeps/a.jsonl --where backend=host --metric env_steps_per_s"
+    text = f"It takes <!-- {words} -->9 M<!-- --> steps/s, 7 M once."
+    renewed = with_renewed_figures(text)
+    assert renewed == text.replace("9 M", "2 M")
+    assert prose_figures(renewed) == ["7 M"]
+    with pytest.raises(ShowError, match=r"needs one point that has it \(got 2\)"):
+        with_renewed_figures(text.replace(" --where backend=host", ""))
 
 
 def million(case, rate, **axes):
