@@ -188,7 +188,7 @@ def test_limited_import_leaves_no_truncated_bytecode(in_child, tmp_path: Path, m
 
 @pytest.mark.parametrize(
     "words",
-    ["new-env ring_walk {folder}", "validate {module} --backend cpu --check flags --json {folder}/x.json"],
+    ["new-env ring_walk {folder}", "validate {module} --no-card --backend cpu --check flags --json {folder}/x.json"],
 )
 def test_command_on_a_full_disk_names_the_path_and_leaves_nothing(words: str, tmp_path: Path) -> None:
     """On a full disk, one line names the path.

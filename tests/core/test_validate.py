@@ -21,7 +21,7 @@ from warpdrive_min.errors import ConfigError
 
 APP = typer.Typer()
 APP.command()(validate)
-QUICK = ("--backend", "cpu", "--check", "flags", "--check", "finite")
+QUICK = ("--backend", "cpu", "--no-card", "--check", "flags", "--check", "finite")
 
 
 @pytest.fixture
@@ -344,6 +344,17 @@ def test_command_reports_as_table_and_json(write, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"ring", "report.json"}
 
 
+def test_command_shows_speeds(write):
+    """The command prints speeds per number of environments.
+
+    It names the publishing tool.
+    """
+    result = run(write(), "--backend", "cpu", "--check", "flags", "--envs", 2)
+    assert result.exit_code == 0, result.output
+    assert all(f" {n} " in result.output for n in (2, 20, 200))
+    assert "python -m bench" in result.output
+
+
 def test_command_takes_the_name_of_a_shipped_environment():
     """A shipped environment's name works, as in `train -e`.
 
@@ -388,7 +399,7 @@ def test_command_names_the_first_error_of_a_build_and_skips_the_rest_in_a_row(wr
     """
     source = write() / "kernel.cu"
     source.write_text(source.read_text().replace(REWARD, "    nowhere += 1;\n" + REWARD))
-    result = run(source.parent, "--backend", "host", "--config", "n_agents=3")
+    result = run(source.parent, "--backend", "host", "--no-card", "--config", "n_agents=3")
     assert result.exit_code == 1
     assert "nowhere" in result.output
     assert result.output.count("build failed") == 1

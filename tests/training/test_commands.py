@@ -452,7 +452,7 @@ COMMANDS = {
     "evaluate {run} --backend cpu --episodes 2": 1,
     "evaluate {run} --backend cpu --episodes 2 --json": 1,
     "train --resume {run} --results-dir {out} --quiet": 1,
-    "validate warpdrive_min.envs:CartPole --backend cpu --check flags": 2,
+    "validate warpdrive_min.envs:CartPole --no-card --backend cpu --check flags": 2,
     "verify --help": 5,
     "new-env ring_walk {out}": 2,
 }

@@ -1,10 +1,11 @@
-"""Command `validate`: check an environment's kernels."""
+"""Command `validate`: check an environment's kernels and measure their speed."""
 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from itertools import groupby
 from pathlib import Path
@@ -23,11 +24,15 @@ from warpdrive_min.commands.environments import environments, read_settings, rep
 from warpdrive_min.config import MAX_SEED
 from warpdrive_min.errors import WarpDriveError, known, require
 from warpdrive_min.files import require_writable, write_atomically
+from warpdrive_min.policies import random_policy
 from warpdrive_min.terminal import Console
 
 SIMULATED = {"n_envs": 3, "n_steps": 5}
 """Default sizes in Numba's simulator, about a thousand threads per second."""
 WIDE = 140
+CARD_FACTORS = (1, 10, 100)
+LEAST_S = 0.2
+"""Minimum duration of a measurement, s."""
 STYLES = {"passed": "green", "failed": "bold red", "skipped": "dim"}
 
 Finding = tuple[Subject, Result]
@@ -58,6 +63,7 @@ def validate(
         float, typer.Option(min=0, max=1e6, help="Largest difference from the reference if not exact.")
     ] = 1e-4,
     check: Annotated[list[str] | None, typer.Option(help="Run only this check; may be repeated.")] = None,
+    card: Annotated[bool, typer.Option(help="Also measure the speed in env steps/s; --no-card leaves it out.")] = True,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the report to this file.")] = None,
 ) -> None:
     """Check every kernel of an environment; exits with 1 if a check failed.
@@ -89,12 +95,17 @@ def validate(
         console.say(str(error))
         raise typer.Exit(2) from error
     findings: list[Finding] = []
+    speeds: list[Speed] = []
     for name in chosen:
         sizes = {**SIMULATED, **asked} if _is_simulated(name) else asked
-        findings += _check_all([replace(subject, backend=name, **sizes) for subject in subjects], names)
-    _show(console, path, cls.__name__, findings)
+        on_backend = [replace(subject, backend=name, **sizes) for subject in subjects]
+        found = _check_all(on_backend, names)
+        findings += found
+        if card and not any(result.status == "failed" for _, result in found):
+            speeds += _speeds(on_backend[0])
+    _show(console, path, cls.__name__, findings, speeds)
     if json_file is not None:
-        report = _report(path, cls.__name__, findings)
+        report = _report(path, cls.__name__, findings, speeds)
         with report_errors(exit_code=2):
             write_atomically(json_file, json.dumps(report, indent=1, default=str))
     statuses = {result.status for _, result in findings}
@@ -143,10 +154,52 @@ def _check_all(subjects: Sequence[Subject], names: Sequence[str]) -> list[Findin
     return [(each, result) for each in runs for result in run_checks(each, names)]
 
 
+# ------------------------------------------------------------------ speed
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """Rate of a backend with a number of environments."""
+
+    backend: str
+    n_envs: int
+    env_steps_per_s: float
+    bytes_per_s: float | None
+    """Declared memory traffic of a step, bytes per second; None if undeclared."""
+
+
+def _measure(subject: Subject, n_envs: int) -> Speed:
+    """Time steps with auto-reset and fixed random actions; synchronises."""
+    wrapper = subject.start(num_envs=n_envs, auto_reset=True)
+    random_policy(wrapper, subject.seed)()
+    backend, n_steps = wrapper.backend, 1
+    wrapper.step()
+    backend.synchronize()
+    while True:
+        start = time.perf_counter()
+        for _ in range(n_steps):
+            wrapper.step()
+        backend.synchronize()
+        elapsed = time.perf_counter() - start
+        if elapsed >= LEAST_S:
+            break
+        n_steps *= 2
+    rate = n_envs * n_steps / elapsed
+    env: Any = wrapper.env
+    size = getattr(env, "bytes_per_step", 0)
+    return Speed(subject.backend, n_envs, rate, rate * size if size else None)
+
+
+def _speeds(subject: Subject) -> list[Speed]:
+    if subject.language not in subject.cls.kernel_sources or _is_simulated(subject.backend):
+        return []
+    return [_measure(subject, factor * subject.n_envs) for factor in CARD_FACTORS]
+
+
 # ------------------------------------------------------------------ report
 
 
-def _show(console: Console, path: str, title: str, findings: Sequence[Finding]) -> None:
+def _show(console: Console, path: str, title: str, findings: Sequence[Finding], speeds: Sequence[Speed]) -> None:
     table = Table("backend", "check", "result", "detail", title=title, title_justify="left")
     for backend, result, n_runs in _join_skips(_summary(findings)):
         style = STYLES[result.status]
@@ -161,8 +214,18 @@ def _show(console: Console, path: str, title: str, findings: Sequence[Finding]) 
     for name, state in backends.availability().items():
         if not state.available:
             console.say(f"backend {name} is {state}")
-    if not any(result.status == "failed" for _, result in findings):
-        console.say(f"measure its speed: `python -m bench run --env {path}`")
+    if speeds:
+        speed_table = Table(
+            *("backend", "environments", "env steps/s", "memory traffic, GB/s"),
+            title="speed (higher is better)",
+            title_justify="left",
+        )
+        for speed in speeds:
+            rate = "" if speed.bytes_per_s is None else f"{speed.bytes_per_s / 1e9:.3g}"
+            speed_table.add_row(speed.backend, f"{speed.n_envs:,}", f"{speed.env_steps_per_s:,.0f}", rate)
+        console.print(speed_table)
+        command = f"`python -m bench run --env {path}`"
+        console.say(f"rough speed from one run; for publishable numbers use {command}")
 
 
 def _join_skips(rows: Iterable[Row]) -> Iterator[Row]:
@@ -193,12 +256,13 @@ def _summary(findings: Sequence[Finding]) -> Iterator[Row]:
         yield backend, result, len(group)
 
 
-def _report(path: str, title: str, findings: Sequence[Finding]) -> dict[str, Any]:
+def _report(path: str, title: str, findings: Sequence[Finding], speeds: Sequence[Speed]) -> dict[str, Any]:
     return {
         "path": path,
         "class": title,
         "backends": {name: str(state) for name, state in backends.availability().items()},
         "results": [_finding(*each) for each in findings],
+        "speeds": [asdict(speed) for speed in speeds],
     }
 
 
