@@ -40,6 +40,8 @@ RUNS = [(name, {**config, "episode_length": 3}, 37, None) for name, config in SC
     ("tag_continuous", {**TAG, "num_taggers": 99, "num_runners": 999, "neighbor_search": "all_pairs"}, 1, None),
     ("tag_gridworld", GRID, 2, None),
     ("tag_gridworld", GRID_3001, 2, None),
+    ("tag_gridworld", GRID, 2, 7),
+    ("tag_gridworld", GRID_3001, 2, 5),
 ]
 """Environment, config, number of copies, and blocks per copy (None: default)."""
 CORE: list[tuple[str, dict[str, Any]]] = [

@@ -23,3 +23,10 @@ class Starts(NamedTuple):
 
     loc_x_reset_pool: int32[:, :]
     loc_y_reset_pool: int32[:, :]
+
+
+class Nearest(NamedTuple):
+    """Runner's squared distance to the nearest tagger, and its id, ``[env]``."""
+
+    nearest_distance: int32[:]
+    nearest_tagger: int32[:]

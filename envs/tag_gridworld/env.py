@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from warpdrive_min.backends.base import Constant
+from warpdrive_min.backends.base import Constant, Language
 from warpdrive_min.config import AgentCount, Config, NonNegativeFloat, PoolSize, PositiveInt, Seed
 from warpdrive_min.data_feed import DataFeed
 from warpdrive_min.environment import Environment, sources_in, trainer_arrays
 from warpdrive_min.errors import require
+from warpdrive_min.function_manager import KernelCall
 from warpdrive_min.spaces import Discrete
 
 from .scene import draw
@@ -156,11 +157,15 @@ class TagGridWorld(Environment):
     name = "TagGridWorld"
     kernel_sources = sources_in(__package__)
     scene = draw
+    spread_sources = sources_in(__package__, "spread")
+    """Kernels with several blocks per environment."""
 
     def __init__(self, *, env_backend: str = "cpu", **config: Any) -> None:
         """Set the fields of `TagGridWorldConfig` from keyword arguments."""
         super().__init__(env_backend)
         self.config = TagGridWorldConfig(**config)
+        self.is_spread = False
+        """True if several blocks share an environment."""
         self.seed = self.config.seed or 0
         self.num_agents = self.config.n_agents
         self.episode_length = self.config.episode_length
@@ -193,10 +198,36 @@ class TagGridWorld(Environment):
         """
         return 15 * self.num_agents
 
+    def settle_blocks(self, blocks_per_env: int | None, language: Language) -> int:
+        """Choose one block for any number of agents, unless more are requested."""
+        self.is_spread = (blocks_per_env or 1) > 1 and language != "numpy"
+        own = type(self).kernel_sources
+        self.kernel_sources = {**own, **self.spread_sources} if self.is_spread else own
+        return blocks_per_env if blocks_per_env and self.is_spread else 1
+
+    def kernel_sequences(self, auto_reset: bool) -> dict[str, list[KernelCall]]:
+        """Return the kernels of a spread environment, split at block dependencies."""
+        if not self.is_spread:
+            return {}
+        is_partial = not self.config.use_full_observation
+
+        def name_nearest(restarted: int) -> list[KernelCall]:
+            return [("name_nearest", {"restarted": restarted})] if is_partial else []
+
+        def restart(clears_done: int, **force: int) -> list[KernelCall]:
+            # Only moves can tag: the taggers' distances at the start only select the one that the runner observes.
+            approach: list[KernelCall] = [("approach", {"restarted": 1})] if is_partial else []
+            observe: KernelCall = ("observe", {"restarted": 1, "clears_done": clears_done})
+            return [("start", force), *approach, *name_nearest(1), observe]
+
+        observe: KernelCall = ("observe", {"restarted": 0, "clears_done": 0})
+        step: list[KernelCall] = [("move", {}), ("approach", {"restarted": 0}), *name_nearest(0), observe]
+        return {"step": step + (restart(0, force=0) if auto_reset else []), "reset": restart(1)}
+
     @property
     def own_columns(self) -> int | None:
         """First column that marks the agent itself, in full observations; else None."""
-        return 3 * self.num_agents if self.config.use_full_observation else None
+        return 3 * self.num_agents if self.config.use_full_observation and not self.is_spread else None
 
     def get_constants(self) -> dict[str, Constant]:
         """Return the compiled-in constants."""
@@ -222,6 +253,9 @@ class TagGridWorld(Environment):
         if not self.config.reset_pool_size:
             for name, start in self._initial_states().items():
                 feed.add_data(name, start)
+        if self.is_spread:
+            for name in ("nearest_distance", "nearest_tagger", "restarts"):
+                feed.add_data(name, np.zeros((), np.int32), per_env=True, scratch=True)
         return feed
 
     def get_tensor_dictionary(self) -> DataFeed:

@@ -6,60 +6,7 @@
 // observations, most of the traffic, to consecutive addresses. Full observations may be written as a single row
 // (N_ROWS is 1): the part that all agents share, without a mark of the agent itself.
 
-// ---------------------------------------------------------------------------------------------- one agent
-
-constexpr int RUNNER = N_AGENTS - 1;
-constexpr int FAR = 0x7fffffff;  // larger than any squared distance
-
-// Threads per row of the observations.
-constexpr int LANES = WD_STRIDE < 32 ? 1 : N_FEATURES > 16 ? 32 : N_FEATURES > 8 ? 16 : 8;
-static_assert(WD_STRIDE % LANES == 0, "tag_gridworld: THREADS must be a multiple of 32");
-
-// Moves an agent by a cell; returns the wall's cost as its reward so far.
-WD_FN float moved(int& x, int& y, int action) {
-  const int new_x = x + (action == 1) - (action == 2);
-  const int new_y = y + (action == 3) - (action == 4);
-  const bool hits_wall = new_x < 0 || new_x > GRID_LENGTH || new_y < 0 || new_y > GRID_LENGTH;
-  x = new_x < 0 ? 0 : wd_min(new_x, GRID_LENGTH);
-  y = new_y < 0 ? 0 : wd_min(new_y, GRID_LENGTH);
-  return hits_wall ? -WALL_HIT_PENALTY : 0.f;
-}
-
-// A minimum in the block's memory. On the CPU no other thread shares it; atomics would make a step of 1,000 agents 1.9
-// times as long.
-WD_FN void lower(int& least, int value) {
-#if defined(__CUDACC__)
-  atomicMin(&least, value);
-#else
-  least = wd_min(least, value);
-#endif
-}
-
-WD_FN int squared_distance(const int* x, const int* y, int tagger) {
-  const int dx = x[tagger] - x[RUNNER], dy = y[tagger] - y[RUNNER];
-  return dx * dx + dy * dy;
-}
-
-WD_FN float reward(int agent, bool is_tagged) {
-  const float for_tagger = is_tagged ? TAG_REWARD : -STEP_COST, for_runner = is_tagged ? -TAG_PENALTY : STEP_COST;
-  return agent == RUNNER ? for_runner : for_tagger;
-}
-
-WD_FN float share(int cell) { return static_cast<float>(cell) / static_cast<float>(GRID_LENGTH); }
-
-// Returns one entry of an observation of `self`; `nearest` is the tagger nearest to the runner, with partial observations.
-WD_FN float seen(float progress, int nearest, const int* x, const int* y, int self, int column) {
-  if (column == N_FEATURES - 1) return progress;
-  if (USE_FULL_OBSERVATION) {
-    if (column < 2 * N_AGENTS) return share(column < N_AGENTS ? x[column] : y[column - N_AGENTS]);
-    return column == 2 * N_AGENTS + RUNNER || column == 3 * N_AGENTS + self ? 1.f : 0.f;
-  }
-  if (column == 4) return self == RUNNER ? 1.f : 0.f;
-  const int agent = column < 2 ? self : self == RUNNER ? nearest : RUNNER;
-  return share((column % 2 == 0 ? x : y)[agent]);
-}
-
-// ---------------------------------------------------------------------------------------------- a block
+#include "agent.cuh"
 
 // Number of separate minima, so that a warp's threads do not queue up at one address.
 constexpr int BINS = N_AGENTS < 32 ? 1 : 32;

@@ -39,14 +39,15 @@ FORMS = {
     **{form: (*scenario, None) for form, scenario in SCENARIOS.items()},
     "tag_continuous, 110": ("tag_continuous", TAG_110, None),
     "tag_continuous, 5000": ("tag_continuous", CROWD, None),
-    "tag_gridworld, 10000": ("tag_gridworld", {"num_taggers": 9_999, "use_full_observation": False}, None),
+    "tag_gridworld, shared": ("tag_gridworld", {"num_taggers": 999}, 4),
+    "tag_gridworld, 10000, shared": ("tag_gridworld", {"num_taggers": 9_999, "use_full_observation": False}, 40),
 }
 """Environment, config, and number of blocks (None: its own choice)."""
 VARIANTS = ("cartpole, pool", "tag_gridworld, partial, pool", "rice", "rice, trade")
 """Forms of a source which is built exact in another form."""
 BUILDS = [(form, False) for form in FORMS] + [(form, True) for form in SCENARIOS if form not in VARIANTS]
 BY_DAY = (
-    *((form, False) for form in (*KINDS, "tag_continuous, 5000", "tag_gridworld, 10000")),
+    *((form, False) for form in (*KINDS, "tag_continuous, 5000", "tag_gridworld, 10000, shared")),
     ("acrobot", True),
 )
 """Builds of each kind of source; the others are nightly."""

@@ -134,7 +134,7 @@ def test_environment_does_not_depend_on_how_many_there_are(case, backend):
 
 LIBRARY_DECIDES = ("unemployment", "productivity", "national")
 """Start arrays from library functions, equal in exact builds only."""
-SHARED = ("tag_continuous, spread",)
+SHARED = ("tag_gridworld", "tag_gridworld, partial, pool", "tag_continuous, spread")
 """Scenarios whose environments can be shared by several blocks."""
 
 

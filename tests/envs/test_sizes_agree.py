@@ -71,7 +71,8 @@ def random_crowd(seed: int, few: bool) -> Run:
 def random_grid(seed: int, few: bool) -> Run:
     """Draw a run on a tiny grid with early tags.
 
-    Two in a row differ in starts and seed alone, so that they share one compilation; exact builds restart in the step.
+    Seeds from 80 on have 2 to 6 blocks. Two in a row differ in starts and seed alone, so that they share one
+    compilation; exact builds restart in the step.
     """
     generator = np.random.default_rng(seed // 2)
     num_taggers, grid_length = (int(n) for n in generator.integers((1, 2), (12, 5)))
@@ -92,7 +93,7 @@ def random_grid(seed: int, few: bool) -> Run:
         starts = np.random.default_rng(seed).integers(0, grid_length + 1, (2, num_taggers + 1)).tolist()
         config |= {"starting_location_x": starts[0], "starting_location_y": starts[1]}
     is_exact = seed // 2 % 2 == 0
-    options = {"exact": is_exact, "auto_reset": is_exact}
+    options = {"exact": is_exact, "auto_reset": is_exact, "blocks_per_env": 1 if seed < 80 else 2 + seed // 2 % 5}
     return Run("tag_gridworld", config, *((2, 3) if few else (80, 20)), options)
 
 
@@ -101,7 +102,7 @@ LOTS = {
     for draw, firsts in (
         (random_tag, range(0, 80, 4)),
         (random_crowd, range(1000, 1020, 4)),
-        (random_grid, range(0, 80, 4)),
+        (random_grid, range(0, 100, 4)),
     )
     for first in firsts[:: 1 if torch.cuda.is_available() else 2]
 }
@@ -109,7 +110,7 @@ LOTS = {
 
 The simulator takes the first.
 """
-OF_EACH = ("random_tag 0", "random_tag 8", "random_crowd 1000", "random_grid 0")
+OF_EACH = ("random_tag 0", "random_tag 8", "random_crowd 1000", "random_grid 0", "random_grid 80")
 """Lots of every draw: exact or not, one block or several."""
 
 
@@ -185,8 +186,11 @@ def test_tags_agree_in_few_steps(case, backend):
 # ------------------------------------------------------------------ blocks that share an environment
 
 BLOCKS = [
-    *(("tag_gridworld", full, n_agents, 1) for full in (False, True) for n_agents in (5, 100, 1_000)),
-    ("tag_gridworld", False, 10_000, 1),
+    *(("tag_gridworld", full, 5, blocks) for full, blocks in ((False, 2), (True, 4), (True, 1), (False, 1))),
+    *(("tag_gridworld", full, 100, blocks) for full, blocks in ((True, 1), (True, 3), (False, 1), (False, 9))),
+    ("tag_gridworld", False, 60, 70),
+    *(("tag_gridworld", full, 1_000, blocks) for full in (True, False) for blocks in (1, 3)),
+    *(("tag_gridworld", False, 10_000, blocks) for blocks in (1, 40)),
     *(("tag_continuous", False, 11, blocks) for blocks in (1, 3)),
     ("tag_continuous", True, 8, 2),
     *(("tag_continuous", False, 100, blocks) for blocks in (1, 3)),

@@ -16,6 +16,7 @@ from warpdrive_min.agreement import Result, Subject, run_checks
 
 here = pytest.mark.parametrize("backend", BACKENDS_HERE)
 others = pytest.mark.parametrize("backend", OTHER_BACKENDS)
+alone_and_shared = pytest.mark.parametrize("blocks", [1, 3])
 
 FIVE = {"num_taggers": 4, "grid_length": 4, "episode_length": 10}
 CASE_1 = {"starting_location_x": [0, 0, 0, 0, 1], "starting_location_y": [0, 0, 0, 0, 1]}
@@ -176,14 +177,15 @@ def test_tag_in_the_last_step_is_no_truncation(backend):
 
 
 @here
-def test_runner_sees_the_nearest_tagger_and_the_lowest_id_among_equals(backend):
+@alone_and_shared
+def test_runner_sees_the_nearest_tagger_and_the_lowest_id_among_equals(blocks, backend):
     """The runner observes the nearest tagger, or the lowest id.
 
-    Three of five taggers are equally near. Taggers see the runner.
+    Three of five taggers are equally near. Taggers see the runner. Each of three blocks has one of the three.
     """
     x, y = [8, 3, 5, 4, 4, 4], [8, 4, 4, 7, 3, 4]
     start = {"starting_location_x": x, "starting_location_y": y}
-    wrapper = grid_of(backend, num_taggers=5, grid_length=8, use_full_observation=False, **start)
+    wrapper = grid_of(backend, num_taggers=5, grid_length=8, use_full_observation=False, blocks=blocks, **start)
     want = [[x[agent] / 8, y[agent] / 8, 0.5, 0.5, 0, 0] for agent in range(5)]
     np.testing.assert_array_equal(got(wrapper, "observations"), [*want, [0.5, 0.5, 3 / 8, 0.5, 1, 0]])
     act(wrapper, [0, 2, 0, 0, 0, 0])  # the first of the three steps away: now the second one is seen
@@ -297,8 +299,8 @@ def test_one_row_that_marks_somebody_is_caught(tmp_path):
     The kernel uses the first agent's row for all.
     """
     folder = Path(TagGridWorld.kernel_sources["cuda_c"]).parent
-    text = (folder / "kernel.cu").read_text()
-    (tmp_path / "kernel.cu").write_text(text.replace("N_ROWS == 1 ? N_AGENTS : row", "row"))
+    for name in ("kernel.cu", "agent.cuh"):
+        (tmp_path / name).write_text((folder / name).read_text().replace("N_ROWS == 1 ? N_AGENTS : row", "row"))
     sources = {**TagGridWorld.kernel_sources, "cuda_c": tmp_path / "kernel.cu"}
     faulty = type("Faulty", (TagGridWorld,), {"kernel_sources": sources})
     result = one_row(faulty, "host")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from envs import CartPole, TagContinuous
+from envs import CartPole, TagContinuous, TagGridWorld
 from envs.tag_continuous import env as tag_continuous
 from tests.agreement import assert_same_bits, free_run, start
 from tests.envs.builders import crowd, read
@@ -154,3 +154,20 @@ def test_an_environment_of_one_block_refuses_more():
     with pytest.raises(ConfigError, match=r"one block steps an environment 'CartPole' .got 2"):
         CartPole().settle_blocks(2, "cuda_c")
     assert CartPole().settle_blocks(None, "cuda_c") == 1
+
+
+def test_blocks_share_an_environment_only_where_asked():
+    """Blocks share an environment only on request, never in NumPy."""
+    env = TagGridWorld(num_taggers=9_999, use_full_observation=False)
+    for asked, language, want in [
+        (None, "cuda_c", 1),
+        (40, "cuda_c", 40),
+        (1, "cuda_c", 1),
+        (2, "numba", 2),
+        (2, "numpy", 1),
+    ]:
+        assert env.settle_blocks(asked, language) == want
+        assert env.is_spread == bool(env.kernel_sequences(auto_reset=True)) == (want > 1)
+        name = "spread.cu" if want > 1 else "kernel.cu"
+        assert env.kernel_sources["cuda_c"].name == name
+    assert set(env.get_data_dictionary()) == {"loc_x", "loc_y", "loc_x_reset_pool", "loc_y_reset_pool"}

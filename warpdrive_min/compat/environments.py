@@ -68,10 +68,6 @@ class TagGridWorld(_WarpDriveArguments, envs.TagGridWorld):
     step_actions: ClassVar[Array] = np.array([[0, 0], [1, 0], [-1, 0], [0, 1], [0, -1]], np.int32)
     """Step along x and along y of each action."""
 
-    def settle_blocks(self, blocks_per_env: int | None, language: Language) -> int:
-        """Return 1: our kernels have one block for any number of agents."""
-        return 1
-
 
 class CUDATagGridWorldWithResetPool(TagGridWorld):
     """Tag on a grid whose taggers start in one of five random arrangements."""
