@@ -308,7 +308,7 @@ def record_is_wrong(drawn: list[Change]) -> bool:
     return drawn[0].token.text in WRONG_IN_RECORDS.get(place, ()) or is_nonsense(real_record(), drawn, TYPED_IN_RECORDS)
 
 
-@examples(150, 5000)
+@examples(80, 5000)
 def test_records_are_read_or_refused(n, tmp_path):
     """Impossible values in records and comparisons are refused."""
     file = tmp_path / "records.jsonl"
@@ -577,7 +577,7 @@ TYPED_IN_CONFIGS = r"(trainer|policy\.\w+|saving|population|sampler\.params)\.\w
 SIZES = r"trainer\.(num_envs|train_batch_size|num_episodes)|policy\.\w+\.model\.fc_dims\.\d+|saving\.\w+_freq"
 
 
-@examples(200, 6000)
+@examples(120, 6000)
 def test_run_configs_are_read_or_refused(n, tmp_path):
     """Unknown keys and non-numbers in run configs are refused."""
     file = tmp_path / "run_config.yaml"
@@ -814,7 +814,7 @@ def command_lines(options: list[str]) -> st.SearchStrategy[list[tuple[str, str]]
     COMMANDS,
     ids=[f"{'bench' if app is bench_cli.app else 'warpdrive_min'}-{n}" for app, n in COMMANDS],
 )
-@examples(12, 1000)
+@examples(8, 1000)
 def test_command_lines_work_or_say_why_not(n, app, name, trained, tmp_path, monkeypatch):
     """Commands with random options work or explain their error.
 

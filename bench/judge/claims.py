@@ -296,7 +296,10 @@ GROUPS: Final[Mapping[str, Sequence[str]]] = {
 
 
 def summary(judged: Sequence[Judged]) -> list[str]:
-    """Return a line for each group of verdicts, of others' claims and of this project's."""
+    """Return a line for each group of verdicts.
+
+    Of others' claims, and of this project's.
+    """
     lines = []
     others = [each for each in judged if each.subject.source.startswith("WarpDrive")]
     for who, found in (

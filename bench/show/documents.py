@@ -69,8 +69,9 @@ def table(
 
 
 def refresh(documents: Annotated[list[Path], typer.Argument(help="Markdown files to update.")]) -> None:
-    """Update tables and figures in Markdown files with the commands that the files name.
+    """Update tables and figures in Markdown files.
 
+    The files name the commands.
     The line above each table is its `python -m bench table` command. A figure in the text stands between
     ``<!-- figure ARGUMENTS --metric NAME -->`` and ``<!-- -->``, with the arguments of that command.
     """
@@ -199,7 +200,10 @@ def with_renewed_tables(text: str, tell: Callable[[str], None]) -> str:
 
 
 def with_renewed_figures(text: str) -> str:
-    """Return a document with each figure in its text renewed; raises as `with_renewed_tables`."""
+    """Return a document with each figure in its text renewed.
+
+    Raises as `with_renewed_tables`.
+    """
     return FIGURE.sub(lambda found: found[1] + markdown_tables(**_arguments(found[2])), text)
 
 

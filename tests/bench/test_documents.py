@@ -139,7 +139,10 @@ NOT_MEASURED = {  # number of figures of a page that no record has, and what the
 
 
 def prose_figures(text: str) -> list[str]:
-    """Return the figures of a text, without code, tables, renewed ones and confidence levels."""
+    """Return the figures of a text.
+
+    Without code, tables, renewed ones and confidence levels.
+    """
     for apart in (r"<!-- figure .*?<!-- -->", r"```.*?```", r"`[^`]*`", r"(?m:^\|.*$)", r"\b95 %"):
         text = re.sub(apart, "", text, flags=re.DOTALL if "```" in apart else 0)
     return PROSE_FIGURE.findall(" ".join(text.split()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from tests.support import by_night
 from warpdrive_min import BACKENDS, EnvWrapper
 from warpdrive_min.backends import host
 from warpdrive_min.backends.base import Launch
@@ -15,6 +16,8 @@ from warpdrive_min.rollouts import Keep
 CLASSIC = ["cartpole", "mountain_car", "continuous_mountain_car", "acrobot", "pendulum"]
 ARRAYS = ["sampled_actions", "state", "observations", "final_observations", "rewards", "terminated", "truncated"]
 COUNTERS = ["_done_", "_timestep_", "_episode_"]
+BY_DAY = [("cartpole", "all"), ("continuous_mountain_car", "all"), ("pendulum", "last")]
+"""Rollouts of choices and of boxes; the others are nightly, as each compiles for seconds."""
 
 
 @pytest.mark.as_shipped
@@ -35,11 +38,7 @@ def test_lanes_are_to_the_bit_the_reference(name: str) -> None:
 @pytest.mark.skipif(not BACKENDS["host"].availability().available, reason="found no C++ compiler")
 @pytest.mark.parametrize(
     ("name", "keep"),
-    [
-        pytest.param(name, keep, marks=[] if keep == "all" or name == "pendulum" else pytest.mark.nightly)
-        for name in CLASSIC
-        for keep in ("last", "all")
-    ],
+    [(name, keep) if (name, keep) in BY_DAY else by_night(name, keep) for name in CLASSIC for keep in ("last", "all")],
 )
 def test_lanes_of_a_rollout_are_to_the_bit_the_reference(
     name: str, keep: Keep, monkeypatch: pytest.MonkeyPatch

@@ -365,7 +365,7 @@ SMALL = {
     "PPO, two choices": ("tag_continuous", PPO, {}),
 }
 """Environments and policies with one-pass gradients, and trainer settings."""
-LATE = ("A2C, apart", "A2C, continuous", "PPO")
+LATE = ("A2C, apart", "A2C, continuous", "PPO", "PPO, one layer")
 """Nightly: their kernels are built in other forms by the other runs."""
 
 

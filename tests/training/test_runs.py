@@ -132,13 +132,16 @@ HOST = [backend for backend in FAST if backend.values == ("host",)]
 """Its other paths have `cpu`'s steps."""
 RESUMED = [("resumed", name) for name in ALL_RUNS]
 BY_EVERY_WAY = list(itertools.product(WAYS, ALL_RUNS))
+BY_NIGHT = [(way, name) for way, name in BY_EVERY_WAY if way != "resumed" and name not in (*RUNS, "PPO, normalised")]
 ON_NUMBA = [*(("resumed", name) for name in RUNS), *((way, "PPO, normalised") for way in WAYS)]
 
 
 @pytest.mark.parametrize(
     ("backend", "way", "name"),
     runs_here(*RESUMED, backends=HOST)
-    + runs_here(*BY_EVERY_WAY, backends=[each for each in FAST if each not in HOST], on_numba=ON_NUMBA),
+    + runs_here(
+        *BY_EVERY_WAY, backends=[each for each in FAST if each not in HOST], on_numba=ON_NUMBA, nightly=BY_NIGHT
+    ),
 )
 def test_every_way_leads_to_the_same_bits(backend, name, way, plain, tmp_path, monkeypatch):
     """Each way to run gives the same bits.
