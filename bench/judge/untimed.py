@@ -174,7 +174,7 @@ def _of_task(pairs: Sequence[tuple[Record, Record]]) -> Judgement[str]:
     p_worse, p_fine = (float(mannwhitneyu(b, shifted, alternative=side).pvalue) for side in ("greater", "less"))
     is_equal = a == b
     n = min(len(a), len(b))
-    seeds = "members" if MEMBERS in first.notes else "seeds"
+    seeds = ("member" if MEMBERS in first.notes else "seed") + "s" * (n > 1)
     why = f"{words}; worse by more than {limit}: p = {p_worse:.2g}, not worse: p = {p_fine:.2g}"
     few = f"{n} {seeds} a side cannot decide; measure {FEWEST_SEEDS} or more" if n < FEWEST_SEEDS else ""
     name = point_name(first.case, {axis: each for axis, each in first.point.items() if axis != "seed"})
