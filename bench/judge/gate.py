@@ -270,7 +270,7 @@ def measure_again(
     """
     from ..process.local import run_points  # noqa: PLC0415  (imports torch)
 
-    wanted = list(Evidence.of(baseline).comparable.values())
+    wanted = [*Evidence.of(baseline).comparable.values(), *untimed.evidence(baseline).values()]
     if not wanted:
         return []
     presets = {record.preset for record in wanted}
@@ -326,7 +326,9 @@ def from_revision(report: Report, choice: Choice) -> None:
     has_rounds = ROUNDS[choice.preset] > 1  # preset smoke is too short to compare processes
     limit = Limit(rounds=choice.most_rounds if has_rounds else None, is_decided=decided, end=choice.end)
     try:
-        if once:
+        if once and limit.has_passed:
+            report.add("left out", f"not measured: {len(once)} points of memory and learning")
+        elif once:
             before, now = untimed.measure(once, report.baseline, choice, choice.run_id, outputs)
             report.add("broken", *Evidence.of(now).failed.values())
             judge_untimed(report, before, now)

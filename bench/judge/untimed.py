@@ -17,16 +17,16 @@ from typing import Any, Final, NamedTuple
 from ..core.case import Job
 from ..core.groups import groups_of
 from ..core.point import Metric, point_name
-from ..core.record import Context, Record, merged, oldest_first
+from ..core.record import Context, Record, oldest_first
 from ..core.stats import FEWEST_SEEDS, holm, median
 from ..options import LEAST_THRESHOLDS, Choice, say
 from ..process.checkouts import WORKING_TREE, revisions
 from ..process.concurrent_setup import run_points
-from ..process.interleaved import PairFiles
-from ..process.sweep import measure_missing
+from ..process.interleaved import PairFiles, require_one_code
+from ..process.sweep import measure_missing, read_existing
 from ..workloads.cases import CASES
 from ..workloads.shared import MEMBERS, continues_after_threshold
-from .evidence import Estimate, Judgement, key, mismatches, name_of
+from .evidence import Estimate, Judgement, Key, key, mismatches, name_of
 from .sequential import FALSE_ALARMS, MISSES
 
 EXACT: Final = "exact"
@@ -48,7 +48,7 @@ def measure(
     """Measure points on both sides, each in a new process; finished ones are read.
 
     Raises:
-        NotComparable: git does not know the baseline.
+        NotComparable: git does not know the baseline, or finished points are of other code.
         WorkerError: The code of the baseline cannot be imported.
     """
     both = list[list[Record]]()
@@ -57,6 +57,8 @@ def measure(
             with start() as process:
                 here: dict[str, Any] = process.ask("describe")
             fields = {name: here[name] for name in ("machine", "git", "dependencies_hash")}
+            for each in newest(read_existing(file)[0]).values():
+                require_one_code(each, here["git"])
             context = Context(run_id=f"{run_id}-{letter}", preset=choice.preset, **fields)
 
             def runner(jobs: Sequence[Job], context: Context, start: Any = start) -> Any:
@@ -79,11 +81,20 @@ class Judged(NamedTuple):
     """Points that are not comparable."""
 
 
+def newest(records: Sequence[Record]) -> dict[Key, Record]:
+    """Return the newest record of memory or learning of each point."""
+    return {key(each): each for each in oldest_first(filter(is_untimed, records))}
+
+
+def evidence(records: Sequence[Record]) -> dict[Key, Record]:
+    """Return those of the `newest` records that are measured and correct."""
+    return {where: each for where, each in newest(records).items() if each.is_evidence}
+
+
 def judge(before: Sequence[Record], now: Sequence[Record], allowed: Sequence[str] = ()) -> Judged:
     """Return the judgements of memory and learning that both sides have."""
-    sides = [{key(each): each for each in oldest_first(merged(filter(is_untimed, side)))} for side in (before, now)]
-    kept = [{where: each for where, each in side.items() if each.is_evidence} for side in sides]
-    broken = {where for where, each in sides[1].items() if each.has_failed}
+    kept = [evidence(side) for side in (before, now)]
+    broken = {where for where, each in newest(now).items() if each.has_failed}
     alone = {
         where: f"{name_of(each)} is only in {words}"
         for (own, other), words in zip((kept, kept[::-1]), ("the baseline", "the records"), strict=True)
@@ -174,7 +185,7 @@ def _of_task(pairs: Sequence[tuple[Record, Record]]) -> Judgement[str]:
     p_worse, p_fine = (float(mannwhitneyu(b, shifted, alternative=side).pvalue) for side in ("greater", "less"))
     is_equal = a == b
     n = min(len(a), len(b))
-    seeds = "members" if MEMBERS in first.notes else "seeds"
+    seeds = ("member" if MEMBERS in first.notes else "seed") + "s" * (n > 1)
     why = f"{words}; worse by more than {limit}: p = {p_worse:.2g}, not worse: p = {p_fine:.2g}"
     few = f"{n} {seeds} a side cannot decide; measure {FEWEST_SEEDS} or more" if n < FEWEST_SEEDS else ""
     name = point_name(first.case, {axis: each for axis, each in first.point.items() if axis != "seed"})

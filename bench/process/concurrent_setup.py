@@ -60,7 +60,8 @@ def run_points(todo: Sequence[Job], context: Context, start_of: StartOf, at_once
 
 
 def _arguments(job: Job, context: Context) -> dict[str, Any]:
-    return {"case": job.case.name, "point": dict(job.point), "context": asdict(context), "is_brief": job.is_brief}
+    arguments = {"case": job.case.name, "point": dict(job.point), "context": asdict(context)}
+    return arguments | ({"is_brief": True} if job.is_brief else {})  # commits before it refuse the argument
 
 
 def _parsed(job: Job, reply: dict[str, Any]) -> Record:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import platform
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -22,27 +25,32 @@ from ..core.record import Context, Host
 from . import callgrind
 from .worker import Dispatcher, Message
 
-SLICE_S: Final = 0.005
-"""Time over which a process must be idle, s."""
-IDLE_SHARE: Final = 0.1
-"""Largest share of one core that an idle process uses."""
-MOST_SLICES: Final = 40
-"""Slices after which the work itself keeps threads busy."""
+POLL_S: Final = 0.0005
+"""Time between two looks at the threads, s."""
+MOST_POLLS: Final = 1000
+"""Looks after which the work itself keeps threads busy."""
 
 
-def wait_until_idle(
-    cpu_s: Callable[[], float] = time.process_time, pause: Callable[[float], None] = time.sleep
-) -> None:
-    """Wait until no thread of this process uses a core, at most 0.2 s.
+def n_running() -> int:
+    """Count the other threads of this process that run or want to; 0 without /proc."""
+    own, n = threading.get_native_id(), 0
+    for thread in Path("/proc/self/task").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended
+            n += int(thread.name) != own and (thread / "stat").read_text().rpartition(")")[2].split()[0] == "R"
+    return n
+
+
+def wait_until_idle(count: Callable[[], int] = n_running, pause: Callable[[float], None] = time.sleep) -> None:
+    """Wait until no other thread of this process runs or wants to, at most 0.5 s.
 
     An OpenMP thread that has finished its part polls for the next one, for about 8 ms of CPU time after each copy of
-    torch. It takes a core from whatever is timed next: kernels of `host`, or the other side.
+    torch. It takes a core from whatever is timed next: kernels of `host`, or the other side. The clock of the process
+    would not tell on a busy machine, where such a thread waits for a core.
     """
-    for _ in range(MOST_SLICES):
-        before = cpu_s()
-        pause(SLICE_S)
-        if cpu_s() - before <= IDLE_SHARE * SLICE_S:
+    for _ in range(MOST_POLLS):
+        if not count():
             return
+        pause(POLL_S)
 
 
 class RestoringStopwatch:

@@ -72,7 +72,7 @@ def scores_of(records: Sequence[Record], axis: str = "algorithm") -> Scores:
     whole = [each for each in records if each.case == "learn" and continues_after_threshold(each.point)]
     whole = [each for each in latest(whole) if each.is_evidence and RETURN in (each.metrics or {})] if whole else []
     if not whole:
-        do = "run `python -m bench run --preset paper --case learn --where until=end`"
+        do = "run `python -m bench run --preset full --case learn --where until=end`"
         raise ShowError(f"learning: needs runs to the end of the run config (got none); {do}")
     named = list(dict.fromkeys(str(each.point.get(axis, "absent")) for each in whole))
     tasks = list(dict.fromkeys((str(each.point["env"]), str(each.point["learner"])) for each in whole))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import itertools
 import math
 import os
@@ -10,6 +11,7 @@ import shutil
 import subprocess
 import threading
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -24,7 +26,7 @@ from bench.process import local, rounds, server, worker
 from bench.process.checkouts import revisions
 from bench.process.interleaved import ROUNDS, PairFiles, measure_all, measure_rounds, sides_of
 from bench.process.rounds import TURNS, abba_turns
-from bench.process.server import MOST_SLICES, Server, wait_until_idle
+from bench.process.server import MOST_POLLS, Server, n_running, wait_until_idle
 from bench.process.worker import Worker, WorkerError
 from bench.workloads.cases import CASES
 from tests.bench.builders import FakeWatch, case, git, timed
@@ -161,17 +163,28 @@ def test_block_starts_when_the_process_is_idle(monkeypatch):
     assert order == ["restore", "idle", "synchronize", *runs, "synchronize", "idle"]
 
 
-@pytest.mark.parametrize(("used_s", "n_slices"), [([1, 1, 0.2, 0.02], 4), ([1] * 99, MOST_SLICES), ([0.1], 1)])
-def test_process_is_idle_when_its_cpu_clock_stands_still(used_s, n_slices):
-    """Slices end when no thread runs, or after the largest number."""
-    used, clock, slices = iter(used_s), [0.0], []
+@pytest.mark.parametrize(("running", "n_pauses"), [([0], 0), ([2, 1, 1, 0], 3), ([1] * 9999, MOST_POLLS)])
+def test_process_is_idle_when_no_other_thread_wants_a_core(running, n_pauses):
+    """The wait ends with the last running thread, or after the largest number of looks."""
+    left, pauses = iter(running), []
+    wait_until_idle(lambda: next(left), pauses.append)
+    assert len(pauses) == n_pauses
 
-    def pause(seconds):
-        slices.append(seconds)
-        clock[0] += next(used) * seconds
 
-    wait_until_idle(lambda: clock[0], pause)
-    assert len(slices) == n_slices
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are listed on Linux")
+def test_thread_that_spins_is_running():
+    """A thread in a loop counts, one that waits for a lock does not."""
+    before, lock = n_running(), threading.Event()
+    threads = [threading.Thread(target=lambda: hashlib.pbkdf2_hmac("sha512", b"", b"", 200_000)) for _ in range(2)]
+    threads.append(threading.Thread(target=lock.wait))
+    for thread in threads:
+        thread.start()
+    counts = [n_running() for _ in range(20)]
+    lock.set()
+    for thread in threads:
+        thread.join()
+    assert max(counts) >= before + 2
+    assert n_running() <= before + 1
 
 
 def test_block_is_the_fastest_sample_of_a_time(monkeypatch):

@@ -7,9 +7,10 @@ import pytest
 
 from bench.core.errors import Code
 from bench.core.point import Metric
-from bench.core.record import append
+from bench.core.record import Context, append
 from bench.judge.gate import judge as judge_times
 from bench.judge.untimed import judge
+from bench.workloads.cases import jobs
 from bench.workloads.shared import MEMBERS
 from tests.bench.builders import bench, pair_of, record
 
@@ -117,3 +118,18 @@ def test_energy_is_gated_over_rounds(more, verdict):
     (row,) = judge_times([pair.energy], 0.015, None)
     assert (row.verdict, row.subject) == (verdict, f"{pair.name}: energy")
     assert row.estimate.sides[0].endswith(" uJ")
+
+
+def test_baseline_file_of_memory_is_measured_again(tmp_path):
+    """The gate measures memory of a baseline's file again, in bytes."""
+    (job,) = jobs("smoke", ["case=memory", "backend=host", "env=cartpole"])
+    before = job.run(Context.here("smoke", "before"))
+    metrics = {
+        **before.metrics,
+        "bytes_per_env": Metric.exact(before.metrics["bytes_per_env"].value - 1, "bytes", "lower"),
+    }
+    append(tmp_path / "before.jsonl", before.model_copy(update={"metrics": metrics}))
+    words = ["--baseline", tmp_path / "before.jsonl", "--out", tmp_path / "out", "--calibrations", tmp_path / "none"]
+    said = bench("gate", *words, exits=Code.REGRESSION)
+    assert "| regression |" in said
+    assert "1 points against" in said
