@@ -24,27 +24,28 @@ FUNCTIONS: Final = ChainMap(*map(vars, (env_step, kernels, learn, memory, scalin
 WORKLOADS: Final = {kind.__name__: kind for kind in (Timed, Once, ColdStart, Ranks)}
 
 
+def _points(name: str, preset: Preset) -> list[Point]:
+    """Return the points of a case; preset paper selects points of full."""
+    found: list[Point] = FUNCTIONS[f"{name}_points"]("full" if preset == "paper" else preset)
+    if preset != "paper":
+        return found
+    return [each for each in found if any(matches({"case": name, **each}, row) for row in IN_PAPER)]
+
+
+def _pairs(name: str, over: Sequence[str], preset: Preset) -> Pairs:
+    if preset == "paper":
+        return []
+    if over:
+        return pairs_differing_in(_points(name, preset), *over)
+    own: Pairs = FUNCTIONS.get(f"{name}_pairs", lambda _: [])(preset)
+    return own
+
+
 def _case(name: str, *, over: Sequence[str] = (), workload: str = "Timed", setup: str = "", **declared: Any) -> Case:
-    """Return a case of `cases.toml`; preset paper selects points of full."""
-
-    def points(preset: Preset) -> list[Point]:
-        found: list[Point] = FUNCTIONS[f"{name}_points"]("full" if preset == "paper" else preset)
-        if preset != "paper":
-            return found
-        return [each for each in found if any(matches({"case": name, **each}, row) for row in IN_PAPER)]
-
-    def pairs(preset: Preset) -> Pairs:
-        if preset == "paper":
-            return []
-        if over:
-            return pairs_differing_in(points(preset), *over)
-        own: Pairs = FUNCTIONS.get(f"{name}_pairs", lambda _: [])(preset)
-        return own
-
     return Case(
         name=name,
-        points=points,
-        pairs=pairs,
+        points=partial(_points, name),
+        pairs=partial(_pairs, name, over),
         over=tuple(over),
         setup=FUNCTIONS[setup or name],
         workload=WORKLOADS[workload],

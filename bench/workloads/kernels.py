@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from warpdrive_min import BACKENDS
@@ -74,16 +75,14 @@ def launch_points(preset: Preset) -> list[Point]:
 # ------------------------------------------------------------------ set-up
 
 
-def _setup_of(name: str, noun: str = "launched") -> Callable[[Point], Timed]:
-    """Return the set-up of a `setups.kernels` kernel, called repeatedly."""
+def _kernel(name: str, noun: str, point: Point) -> Timed:
+    """Set up a `setups.kernels` kernel, called repeatedly."""
+    from .setups import kernels
 
-    def setup(point: Point) -> Timed:
-        from .setups import kernels
-
-        return kernels.measured(getattr(kernels, name), point, noun)
-
-    return setup
+    return kernels.measured(getattr(kernels, name), point, noun)
 
 
-sampler = _setup_of("sampler", "draws")
-reset, return_scan, shuffle, record, launch = map(_setup_of, ("reset", "return_scan", "shuffle", "record", "launch"))
+sampler = partial(_kernel, "sampler", "draws")
+reset, return_scan, shuffle, record, launch = (
+    partial(_kernel, name, "launched") for name in ("reset", "return_scan", "shuffle", "record", "launch")
+)

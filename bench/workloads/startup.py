@@ -152,10 +152,7 @@ def startup(point: Point) -> ColdStart:
 
 
 def reference(point: Point) -> tuple[Arrays, str]:
-    """Return the arrays of the same start on the reference, and its name.
-
-    It runs in this process.
-    """
+    """Return the arrays of the same start on the reference, and its name."""
     from .setups.iterations import reference_point
     from .setups.timing import counterpart
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import replace
 
 import pytest
 import torch
 
+from bench.core.case import Job
 from bench.core.measure import PLANS, ColdStart, MeasureError, Once, Plan, Ranks
 from bench.core.point import Check, Curve, Facts, Measurement, Metric
 from bench.core.record import Context, Record, read_all
 from bench.process.sweep import run
-from bench.workloads.cases import jobs
+from bench.workloads.cases import CASES, jobs
 from tests.bench.builders import case, in_this_process
 
 RIGHT = Check(True, 0.0, "by hand")
@@ -115,3 +117,11 @@ def test_simulator_is_not_timed(make, monkeypatch):
     monkeypatch.setenv("NUMBA_ENABLE_CUDASIM", "1")
     with pytest.raises(MeasureError):
         make().measure(Plan(n_starts=2))
+
+
+def test_points_are_sent_by_name():
+    """A point sent to a Ray node names its functions, and takes no module along."""
+    for each in CASES.values():
+        sent = pickle.dumps(Job(each, each.points("smoke")[0]))
+        assert len(sent) < 2_000
+        assert pickle.loads(sent).case.points("smoke") == each.points("smoke")
