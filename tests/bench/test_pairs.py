@@ -165,7 +165,10 @@ def test_block_starts_when_the_process_is_idle(monkeypatch):
 
 @pytest.mark.parametrize(("running", "n_pauses"), [([0], 0), ([2, 1, 1, 0], 3), ([1] * 9999, MOST_POLLS)])
 def test_process_is_idle_when_no_other_thread_wants_a_core(running, n_pauses):
-    """The wait ends with the last running thread, or after the largest number of looks."""
+    """The wait ends with the last running thread.
+
+    It also ends after the largest number of looks.
+    """
     left, pauses = iter(running), []
     wait_until_idle(lambda: next(left), pauses.append)
     assert len(pauses) == n_pauses
