@@ -57,7 +57,7 @@ def html(records: Sequence[Record], claims: Claims | None = None, past: Sequence
     Args:
         records: Records of one or several machines.
         claims: Verdicts on the same records; None: the page is without them.
-        past: Other records, for the history.
+        past: Other records, for the learning curves of trainings.
 
     Raises:
         ShowError: No record is evidence.
@@ -90,7 +90,7 @@ def section(name: str, records: Sequence[Record], past: Sequence[Record] = ()) -
         "title": machine_label(records[0]),
         "hardware": hardware(records),
         "headline": headline(evidence),
-        "figures": [figure(name, chart) for chart in charts(evidence, past)],
+        "figures": [figure(name, chart) for chart in charts(evidence)],
         "cases": {case: all_known([record for record in evidence if record.case == case]) for case in cases},
         "without_curve": without_curve([each for each in (*records, *past) if each.is_evidence]),
         "others": Table(columns=OTHERS, rows=[record for record in records if not record.is_evidence]),

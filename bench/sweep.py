@@ -130,7 +130,7 @@ def command(
 
 SECONDS: Final = {PresetName.smoke: 0.9, PresetName.default: 10.0, PresetName.full: 30.0, PresetName.paper: 8.0}
 """Mean duration of a point, s: on two CPU cores for smoke, on a GPU for the others."""
-FIGURES: Final = {PresetName.smoke: ("throughput", "speedup", "kernels")}
+FIGURES: Final = {PresetName.smoke: ("throughput",)}
 """Charts that a preset draws, where not all: its points are too few for the others."""
 
 

@@ -18,7 +18,6 @@ from .records import metric
 GREY: Final = {"color": "#808080", "marker": "x", "linestyle": "none"}
 """Style of other software."""
 PART_COLORS: Final = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#F0E442")
-HATCHES: Final = ("", "///")
 OTHERS: Final = {True: "#555555", False: "#999999"}
 """Colours of code other than our kernels, on GPU and CPU."""
 COLOURS: Final = (*(style["color"] for style in (*BACKEND_STYLE.values(), GREY)), *PART_COLORS, *OTHERS.values())

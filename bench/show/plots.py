@@ -30,7 +30,7 @@ from ..core.record import RESULTS, Record, read_all, reporting_skipped_lines
 from .charts import COLOURS, Chart, Panel, Series
 from .labels import commit_label, machine_label, notes
 from .records import by_machine, evidence_of
-from .sets import past_records, published_records
+from .sets import published_records
 from .views.cases import charts
 
 STYLES: Final = Path(__file__).with_name("styles")
@@ -56,6 +56,8 @@ MANY_PANELS: Final = 4
 """Number of panels above which a page has three columns."""
 MAX_HEIGHT_IN: Final = 7.0
 """Maximum figure height on a page, in; higher ones are split."""
+TALLEST: Final = 1.4
+"""Maximum height of a figure, in widths."""
 PAPER_FONT: Final = 8
 """Font size for these widths, pt; larger fonts enlarge the figure."""
 
@@ -85,12 +87,9 @@ def plot(
     require_writable(out, "--out")
     with exiting(1, FileError, ShowError), reporting_skipped_lines() as skipped_lines:
         found = read_all(records or published_records(), skipped_lines)
-        past = [] if records else read_all(past_records(), skipped_lines)
         groups = by_machine(evidence_of(found, "plot"))
         kinds = formats or [Format.png]
-        paths = [
-            path for name, group in groups.items() for path in draw(group, out, style, kinds, stem=name, past=past)
-        ]
+        paths = [path for name, group in groups.items() for path in draw(group, out, style, kinds, stem=name)]
     for line in listed(paths):
         echo(line)
 
@@ -111,7 +110,6 @@ def draw(
     style: Style = Style.paper,
     formats: Sequence[Format] = (Format.png,),
     stem: str | None = None,
-    past: Iterable[Record] = (),
     names: Collection[str] = (),
 ) -> list[Path]:
     """Draw every figure that has evidence, and return the paths.
@@ -124,7 +122,6 @@ def draw(
         style: Fonts and sizes of the figures.
         formats: A file is written in each.
         stem: First part of the files' names; None: the run id, or "bench" for several runs.
-        past: Other records, for the history.
         names: Names of the charts to draw; empty: all.
 
     Raises:
@@ -137,9 +134,7 @@ def draw(
     name = stem or (slug(runs[0]) if len(runs) == 1 else "bench")
     paths = []
     with mpl.rc_context(fname=STYLES / f"{style}.mplstyle"):
-        for chart in charts(found, past):
-            if names and chart.name not in names:
-                continue
+        for chart in (page for whole in charts(found) if not names or whole.name in names for page in pages(whole)):
             figure = paint(chart)
             FigureCanvasAgg(figure)
             paths += [save(figure, out / f"{name}-{chart.name}.{kind}") for kind in formats]
@@ -217,7 +212,8 @@ def pages(chart: Chart) -> Iterator[Chart]:
     parts = [chart.panels[:1]]
     for panel in chart.panels[1:]:
         longer = [*parts[-1], panel]
-        if height_in(replace(chart, panels=longer)) <= MAX_HEIGHT_IN:
+        page = replace(chart, panels=longer)
+        if height_in(page) <= min(MAX_HEIGHT_IN, TALLEST * width_in(page)):
             parts[-1] = longer
         else:
             parts.append([panel])

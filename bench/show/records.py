@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import ShowError
 from ..core.machine import kind
 from ..core.point import HOST, ORACLE, PLAIN, PLAIN_CASES, PLAIN_ENVS, Figure
-from ..core.record import ALONE, Record, are_on_two_cards, merged, oldest_first
-from ..core.stats import SpreadKind, weakest
+from ..core.record import ALONE, Record, merged, oldest_first
+from ..core.stats import SpreadKind
 from .labels import BACKEND_NAME, ENV_NAME
 
 if TYPE_CHECKING:
@@ -44,8 +43,9 @@ def evidence_of(records: Iterable[Record], command: str) -> list[Record]:
 
 
 def measured_alone(records: Iterable[Record]) -> list[Record]:
-    """Return records without interleaved runs, except those of peers; see `merged`."""
-    return merged(record for record in records if record.case == "peer" or record.taken == ALONE)
+    """Return records without interleaved runs, except of peers and whole processes; see `merged`."""
+    kept = ("peer", "peer_solution", "time_to_solution")
+    return merged(record for record in records if record.case in kept or record.taken == ALONE)
 
 
 def by_machine(records: Iterable[Record]) -> dict[str, list[Record]]:
@@ -115,20 +115,6 @@ def rate_of(record: Record, name: str) -> float:
 def derived_metric(value: float, low: float, high: float, kind: SpreadKind | None) -> Figure:
     """Return a metric derived from others, with its spread."""
     return Figure(value=value, unit="", direction="higher", low=low, high=high, kind=kind)
-
-
-def times_baseline(record: Record, base: Record) -> Figure | None:
-    """Return the speed-up over a baseline; None without one or across cards."""
-    own, reference = metric(record, "agent_steps_per_s"), metric(base, "agent_steps_per_s")
-    if own is None or reference is None or are_on_two_cards(record, base):
-        return None
-    ends = own.low / reference.high, own.high / reference.low
-    return derived_metric(own.value / reference.value, *ends, weakest(own.kind, reference.kind))
-
-
-def total_size(record: Record) -> float:
-    """Return the product of all sizes of a point."""
-    return float(math.prod(value for value in record.point.values() if type(value) is int))
 
 
 def axes_except(record: Record, *names: str) -> tuple[tuple[str, Any], ...]:

@@ -30,7 +30,6 @@ RUNS = (
 )
 LAST_JUDGED = "20261121T161552-83bad9b-8a02"
 """Last run that claims are judged by; later ones may decide more."""
-PAST = ("sweeps/20261121T090120-60b8788-77b1",)
 
 
 def records_of(runs: Sequence[str]) -> list[Record]:
@@ -40,7 +39,7 @@ def records_of(runs: Sequence[str]) -> list[Record]:
 
 def charts() -> Iterator[str]:
     """Yield each chart's content, a line per series."""
-    for chart in cases.charts(records_of(RUNS), records_of(PAST)):
+    for chart in cases.charts(records_of(RUNS)):
         yield from lines_of(chart)
 
 

@@ -7,10 +7,8 @@ import pytest
 from bench.core.point import PLAIN, PLAIN_CASES, PLAIN_ENVS
 from bench.core.record import Record
 from bench.show.documents import TABLES
-from bench.show.plots import paint
 from bench.show.records import best_on_cpu, work_of
 from bench.show.tables import headline
-from bench.show.views.env_charts import speedup_chart
 from bench.workloads.cases import CASES
 from tests.bench.builders import point, record
 
@@ -80,7 +78,6 @@ def test_best_code_of_an_economy_is_cpp():
     assert "times plain NumPy (1 thread)" not in row
     head = {column.name: column.text(shown[-1]) for column in headline(shown).columns}
     assert (head["times the best CPU code"], head["best CPU code"]) == ("40", "C++ (16 threads)")
-    assert speedup_chart(shown).title == "Speed-up over the best CPU code"
     assert best_on_cpu([shown[0], shown[2]]) == {}
     assert best_on_cpu([each.model_copy(update={"case": "rollout"}) for each in shown]) == {}
     old = TABLES["env_step"]([*shown, economy(PLAIN, 1e6)])
@@ -116,25 +113,6 @@ def test_tables_say_over_which_code(case):
     assert ratio.text(shown[-1]) == "800"
 
 
-def test_chart_of_speed_ups_is_over_the_best():
-    """The speed-up chart divides by the best code of each size.
-
-    That code is not drawn over itself.
-    """
-    sizes = [each.model_copy(update={"point": point(str(each.point["backend"]), 1)}) for each in ALL]
-    small = [sizes[0], of(PLAIN, 3e7, 1), *sizes[2:]]
-    made = speedup_chart([*ALL, *small])
-    assert made.title == "Speed-up over the best CPU code"
-    assert "the fastest of C++ (16 threads) and plain NumPy (1 thread)" in made.caption
-    drawn = {series.name: {dot.x: dot.y for dot in series.points} for series in made.panels[0].series}
-    assert drawn["CUDA C (PyCUDA)"] == pytest.approx({1: 8e8 / 3e7, 100: 40})
-    assert drawn["plain NumPy (1 thread)"] == {100: 0.5}
-    assert drawn["C++ (16 threads)"] == pytest.approx({1: 2 / 3})
-    assert "reference (NumPy, 1 thread)" not in drawn
-    old = speedup_chart([each for each in [*ALL, *small] if each.point["backend"] != PLAIN])
-    assert old.title == "Speed-up over reference (NumPy, 1 thread)"
-
-
 @pytest.mark.parametrize("preset", ["smoke", "default", "full"])
 def test_every_size_of_a_gpu_has_a_best_code(preset, monkeypatch):
     """Each size on a GPU is measured in C++ too."""
@@ -149,15 +127,3 @@ def test_every_size_of_a_gpu_has_a_best_code(preset, monkeypatch):
 def work(each) -> tuple[str, int, int]:
     """Return environment and sizes of a point."""
     return each["env"], each["n_envs"], each["n_agents"]
-
-
-def test_without_a_gpu_speed_ups_are_over_plain_numpy():
-    """Of one size per environment a chart is rows, with the baseline itself at 1."""
-    made = speedup_chart([each for each in ALL if each.point["backend"] in ("cpu", PLAIN, "host")])
-    assert (made.kind, made.title) == ("rows", "Speed-up over plain NumPy (1 thread)")
-    (panel,) = made.panels
-    assert list(panel.ticks) == ["CartPole, 100 environments"]
-    assert panel.level == 1
-    drawn = {series.name: [(dot.x, dot.y) for dot in series.points] for series in panel.series}
-    assert drawn == {"plain NumPy (1 thread)": [(1, 0)], "C++ (16 threads)": [(pytest.approx(2), 0)]}
-    assert paint(made).axes[0].get_xlabel() == "speed-up over plain NumPy (1 thread)"

@@ -17,14 +17,13 @@ from bench.core import stats
 from bench.core.record import Record, read_all
 from bench.judge.claims import Claims, for_report
 from bench.judge.ledger import LINKS
-from bench.show.across import history
 from bench.show.charts import DataPoint
 from bench.show.columns import Column, Table
 from bench.show.labels import digits
 from bench.show.tables import headline
 from bench.show.views.cases import charts
-from bench.show.views.env_charts import crossover, saturation
-from tests.bench.builders import bench, metric, point, record, two_backends
+from bench.show.views.env_charts import saturation
+from tests.bench.builders import bench, point, record, two_backends
 from tests.support import CHROMIUM, Page
 
 SHIPPED = [Path(__file__).parents[2] / "results" / "archive.zip" / name for name in ("sweeps", "peers")]
@@ -32,25 +31,6 @@ SHIPPED = [Path(__file__).parents[2] / "results" / "archive.zip" / name for name
 
 def line(*pairs: tuple[float, float]) -> list[DataPoint]:
     return [DataPoint(x, y, y, y) for x, y in pairs]
-
-
-def test_crossover_lies_on_the_straight_line_between_the_sizes() -> None:
-    """The crossover is interpolated on a log-log line.
-
-    From a tenth at 1 to ten times at 100, the line crosses at 10.
-    """
-    said = crossover(line((1, 0.1), (100, 10)))
-    assert said == "faster above about 10 environments (measured at 1 and 100); at most 10x as fast"
-
-
-def test_crossover_is_the_last_one() -> None:
-    """The last crossing of ratio 1 counts.
-
-    A ratio that falls below 1 again did not cross at its first size.
-    """
-    assert "measured at 10 and 1,000" in crossover(line((1, 2), (10, 0.5), (1_000, 4)))
-    assert "faster at every size, from 1 environment;" in crossover(line((1, 2), (10, 3)))
-    assert "not faster at the largest size, 10 " in crossover(line((1, 2), (10, 0.5)))
 
 
 def test_saturation_is_the_first_size_near_the_highest_rate() -> None:
@@ -65,37 +45,6 @@ def test_energy_is_that_of_a_million_steps() -> None:
     found = [record(2e6, telemetry=telemetry), record(started_at="2027-01-01T00:00:00", run_id="later")]
     (chart,) = (each for each in charts(found) if each.name == "energy")
     assert [place.y for place in chart.panels[0].series[0].points] == [5.0]
-
-
-def test_history_has_what_several_runs_measured() -> None:
-    """History shows points of several runs, with their commits."""
-    old, new = record(1e6), record(2e6, run_id="later", started_at="2026-02-01T00:00:00", git={"sha": "fedcba9876"})
-    small = [record(point=point("host", 7)), *(record(point=point("host", 5), run_id=run) for run in ("one", "two"))]
-    (chart,) = (each for each in charts([new, old, *small]) if each.name == "history")
-    (panel,) = chart.panels
-    assert panel.ticks == ["0123456", "fedcba9"]
-    assert [place.y for place in panel.series[0].points] == [1e6, 2e6]
-    assert panel.ylabel == "environment steps per second"
-    other = old.model_copy(update={"machine": {"gpu": "another", "cores": 1}})
-    (of_past,) = (each for each in charts([new], [old, other]) if each.name == "history")
-    assert of_past.panels == chart.panels, "what others measured, and on this machine before, is no other figure's"
-    assert "history" not in {each.name for each in charts([new], [other])}
-
-
-def test_history_names_what_a_case_counts_and_leaves_out_what_was_not_timed() -> None:
-    """A history panel names its metric; bytes have none."""
-    axes = {"env": "cartpole", "backend": "numba", "n_envs": 7, "until": "first step", "fused": False}
-    seconds = {"total_s": metric(2.0, unit="s")}
-    found = [
-        record(case=case, point=axes, metrics=seconds, samples_ns=samples, run_id=run, scope=case)
-        for run in ("one", "two")
-        for case, samples in (("startup", [2e9]), ("memory", None))
-    ]
-    (panel,) = history(found).panels
-    assert panel.title == "startup: CartPole, 7 environments, first step, not fused"
-    assert panel.ylabel == "total, s"
-    steps = [record(run_id=run, started_at="2026-03-01T00:00:00") for run in ("one", "two")]
-    assert [each.title for each in history([*steps, *found]).panels] == ["CartPole, 100 environments", panel.title]
 
 
 @pytest.fixture(scope="module")

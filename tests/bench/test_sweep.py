@@ -167,7 +167,7 @@ def test_command_line_sweeps_records_and_draws(tmp_path, monkeypatch):
     (file,) = tmp_path.glob("*.jsonl")
     assert len(read_all([file])) >= 2
     names = {path.stem.removeprefix(f"{file.stem}-") for path in (tmp_path / "figures").glob("*.png")}
-    assert names == {"throughput", "speedup"}
+    assert names == {"throughput"}
     assert f"{len(read_all([file]))} points, about " in said
     assert said.splitlines()[-1] == f"next, all of it on one page: python -m bench report {file}"
 

@@ -15,7 +15,7 @@ from ...core.stats import FEWEST_SEEDS, interquartile_band, interquartile_mean, 
 from ...judge.anchors import SOURCES
 from ...workloads.cases import CASES
 from ...workloads.shared import FP32, MEMBERS, continues_after_threshold
-from .. import across, peers
+from .. import peers
 from ..charts import Chart, MakeChart
 from ..columns import (
     BACKEND,
@@ -31,7 +31,7 @@ from ..columns import (
     value_column,
 )
 from ..labels import SPREADS, backend_label, environment, medians, number, ratio_text
-from ..records import by, by_machine, measured_alone, metric, point_order
+from ..records import by, measured_alone, metric, point_order
 from ..tables import all_points, differing, every_point, note_column, over_baseline
 from . import env_charts, run_charts
 from .run_charts import TASK
@@ -240,48 +240,21 @@ TABLES: Final[Mapping[str, MakeTable]] = {
     for name, case in CASES.items()
 }
 """Table of each case: one of its own, else every point over the case's first baseline."""
-CHARTS: Final[Mapping[str, Sequence[MakeChart]]] = {
-    "env_step": (
-        env_charts.throughput_chart,
-        env_charts.speedup_chart,
-        env_charts.speedup_over("host"),
-        env_charts.agents_chart,
-        env_charts.languages_chart,
-        env_charts.limits_chart,
-        env_charts.energy_chart,
-    ),
-    "neighbor_search": (env_charts.neighbors_chart,),
-    "sampler": (run_charts.samplers_chart,),
-    "rollout": (run_charts.rollouts_chart,),
-    "train": (run_charts.training_chart, run_charts.split_chart),
-    "scaling": (run_charts.scaling_chart,),
-    "learn": run_charts.LEARNING,
-    "startup": (run_charts.starts_chart,),
-    "time_to_solution": (run_charts.solutions_chart,),
-    "memory": (env_charts.memory_chart,),
-    "peer": (peers.peers,),
-}
-"""Charts of each case that has some, in their order."""
+CHARTS: Final[Sequence[tuple[MakeChart, Sequence[str]]]] = (
+    (env_charts.throughput_chart, ("env_step", "many_steps", "peer")),
+    (peers.peers, ("peer",)),
+    (run_charts.training_chart, ("train",)),
+    (run_charts.scaling_chart, ("scaling",)),
+    (run_charts.learning_chart, ("learn",)),
+    (env_charts.limits_chart, ("env_step",)),
+    (env_charts.energy_chart, ("env_step",)),
+    (run_charts.solutions_chart, ("time_to_solution", "peer_solution")),
+)
+"""Charts in their order, with the cases whose records they show."""
 
 
-def charts(records: Iterable[Record], past: Iterable[Record] = ()) -> list[Chart]:
-    """Return every chart that has evidence in the records of one machine.
-
-    Args:
-        records: Records to show.
-        past: Other records, of any machine, for the history of this one.
-    """
+def charts(records: Iterable[Record]) -> list[Chart]:
+    """Return every chart that has evidence in the records of one machine."""
     evidence = measured_alone(record for record in records if record.is_evidence)
-    machines = set(by_machine(evidence))
-    before = [each for name, group in by_machine(past).items() if name in machines for each in group]
-    with_past = _by_case([*measured_alone(each for each in before if each.is_evidence), *evidence])
-    made = [
-        make([each for each in evidence if each.case == name]) for name, of_case in CHARTS.items() for make in of_case
-    ]
-    made += [make(_by_case(evidence)) for make in (across.roofline, across.kernels)] + [across.history(with_past)]
+    made = [make([each for each in evidence if each.case in cases]) for make, cases in CHARTS]
     return [chart for each in made if (chart := each.with_points()).panels]
-
-
-def _by_case(records: Iterable[Record]) -> list[Record]:
-    order = list(TABLES)
-    return sorted(records, key=lambda record: order.index(record.case) if record.case in order else len(order))

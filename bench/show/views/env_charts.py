@@ -1,7 +1,4 @@
-"""Charts of env steps: throughput, speed-up, memory, energy.
-
-Each is over environments or over agents.
-"""
+"""Charts of env steps: throughput, energy, share of the limit."""
 
 from __future__ import annotations
 
@@ -10,31 +7,19 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-import numpy as np
-
-from ...core.point import ORACLE, PLAIN, Metric
+from ...core.groups import groups_of
+from ...core.point import Metric
 from ...core.record import Record
-from ...workloads.shared import FULLY_OBSERVED_AGENTS
-from ..charts import Chart, DataPoint, MakeChart, Panel, Series, chart, in_rows, lines, points_along
-from ..labels import BACKEND_NAME, BACKEND_STYLE, backend_label, environment, plural, ratio_text
-from ..records import (
-    baselines,
-    best_on_cpu,
-    derived_metric,
-    grouped,
-    joules,
-    latest,
-    metric,
-    plain,
-    size,
-    times_baseline,
-    work_of,
-)
+from ..charts import GREY, Chart, DataPoint, Panel, Series, chart, in_rows, lines, points_along
+from ..labels import BACKEND_NAME, BACKEND_STYLE, environment
+from ..peers import fastest_variants
+from ..records import derived_metric, grouped, joules, latest, metric, plain
 
 RATE: Final = "env_steps_per_s"
-AGENT_RATE: Final = "agent_steps_per_s"
 SATURATED: Final = 0.9
 """Share of the highest rate that counts as saturated."""
+PEER_MARKERS: Final = ("x", "+", "1", "2", "*")
+"""Markers of other software in a panel."""
 DIRECTION: Final = {"n_envs": "more environments", "n_agents": "more agents"}
 
 Value = Callable[[Record], Metric | None]
@@ -43,60 +28,50 @@ Value = Callable[[Record], Metric | None]
 
 
 def throughput_chart(records: Sequence[Record]) -> Chart:
-    """Chart the throughput over environments, with each backend's saturation."""
-    shown = _in_sizes(latest(records))
-    panels = _over_envs(shown, lambda record: metric(record, RATE), right="agent steps per second")
-    return in_rows(replace(chart("throughput", panels, shown), findings=_findings(panels, saturation)))
+    """Chart the throughput over environments: ours, and other software in the same panel.
 
-
-def speedup_chart(records: Sequence[Record]) -> Chart:
-    """Chart speed-ups over the best CPU code; without a GPU over vectorised NumPy.
-
-    Without either of these it is over the reference.
+    Its findings are the backends' saturation. Ours takes one step per launch, and many where other software does.
     """
-    best = best_on_cpu(records)
-    if not best:
-        return speedup_over(ORACLE)(records)
-    others = [r for r in records if work_of(r) in best and r.point["backend"] != ORACLE and r is not best[work_of(r)]]
-    if all(record.point["backend"] == PLAIN for record in others):
-        return speedup_over(PLAIN)(records)
-    return _speedup("speedup", "the best CPU code", others, lambda record: best[work_of(record)])
+    of_cases = grouped_by_case(latest(records))
+    shown = _in_sizes(of_cases.get("env_step", []))
+    panels = _over_envs(shown, lambda record: metric(record, RATE), right="agent steps per second")
+    findings = _findings(panels, saturation)
+    fused = {"mode": "fused", "kept": "last", "backend": "pycuda"}.items()
+    many = [r for r in of_cases.get("many_steps", []) if fused <= r.point.items() and "policy" not in r.point]
+    others = [r for r in fastest_variants(of_cases.get("peer", [])) if r.point["work"] == "simulate"]
+    keys = list(grouped(plain(shown), "env", "n_agents"))
+    with_others = [
+        replace(panel, series=[*panel.series, *_beside(many, others, key)])
+        for key, panel in zip(keys, panels, strict=True)
+    ]
+    return in_rows(replace(chart("throughput", with_others, [*shown, *many, *others]), findings=findings))
 
 
-def speedup_over(baseline: str) -> MakeChart:
-    """Return the chart of speed-ups over a CPU backend, same size and run."""
+def _beside(many: Sequence[Record], others: Sequence[Record], key: tuple[Any, ...]) -> list[Series]:
+    """Return the series of many steps per launch and of other software in a panel."""
 
-    def speedup(records: Sequence[Record]) -> Chart:
-        bases = baselines(records, "backend", baseline)
-        others = [r for r in records if size(r) in bases and r.point["backend"] not in (ORACLE, PLAIN, baseline)]
-        name = "speedup" if baseline in (ORACLE, PLAIN) else f"speedup-{baseline}"
-        return _speedup(name, "", others, lambda record: bases[size(record)])
+    def points(records: Sequence[Record]) -> list[DataPoint]:
+        in_panel = [r for r in records if (r.point["env"], r.point["n_agents"]) == key]
+        return points_along(in_panel, lambda r: metric(r, RATE), lambda r: float(r.point["n_envs"]))
 
-    return speedup
+    style = BACKEND_STYLE["pycuda"] | {"linestyle": "--", "markerfacecolor": "none"}
+    names = dict.fromkeys(str(record.point["peer"]) for record in others)
+    return [
+        Series(f"{BACKEND_NAME['pycuda']}, many steps per launch, last one stored", style, points(many)),
+        *(
+            Series(
+                f"{name}, fastest setting",
+                GREY | {"marker": PEER_MARKERS[place % len(PEER_MARKERS)], "linestyle": "-"},
+                points([record for record in others if record.point["peer"] == name]),
+            )
+            for place, name in enumerate(names)
+        ),
+    ]
 
 
-def _speedup(name: str, over: str, others: Iterable[Record], base: Callable[[Record], Record]) -> Chart:
-    """Chart the speed-up of each record over its baseline; `over` names several."""
-    shown = _in_sizes(latest(others))
-    compared = [base(record) for record in shown]
-    codes = " and ".join(sorted({backend_label(record) for record in compared}))
-    is_base = {id(record) for record in compared}
-
-    def factor(record: Record) -> Metric | None:
-        if id(record) in is_base:
-            return Metric.exact(1, "", "higher")
-        return times_baseline(record, base(record))
-
-    panels = _over_envs(shown, factor, level=1)
-    which = f" The baseline at each size is the fastest of {codes}." if over else ""
-    made = replace(
-        chart("speedup", panels, [*shown, *compared], over=over or codes, which=which),
-        name=name,
-        findings=_findings(panels, crossover),
-    )
-    bases = {id(record): record for record in compared}.values()
-    rows = in_rows(replace(made, panels=_over_envs([*shown, *bases], factor, level=1)))
-    return rows if rows.kind == "rows" else made
+def grouped_by_case(records: Iterable[Record]) -> dict[str, list[Record]]:
+    """Return records by case."""
+    return groups_of(records, lambda record: record.case)
 
 
 def energy_chart(records: Sequence[Record]) -> Chart:
@@ -111,25 +86,6 @@ def saturation(points: Sequence[DataPoint]) -> str:
     if full == max(point.x for point in points):
         return f"throughput still grows at {full:,.0f} environments"
     return f"reaches {SATURATED:.0%} of its highest rate at {full:,.0f} environments"
-
-
-def crossover(points: Sequence[DataPoint]) -> str:
-    """Return the number of environments above which a ratio exceeds 1, as text.
-
-    Between two measured sizes it is interpolated on a log-log line.
-    """
-    ordered = sorted(points, key=lambda point: point.x)
-    best = f"at most {ratio_text(max(point.y for point in ordered))}x as fast"
-    slower = [index for index, point in enumerate(ordered) if point.y < 1]
-    if not slower:
-        return f"faster at every size, from {plural(int(ordered[0].x), 'environment')}; {best}"
-    if slower[-1] == len(ordered) - 1:
-        return f"not faster at the largest size, {ordered[-1].x:,.0f} environments; {best}"
-    before, after = ordered[slower[-1] : slower[-1] + 2]
-    share = np.log(before.y) / (np.log(before.y) - np.log(after.y))
-    about = float(f"{before.x * (after.x / before.x) ** share:.2g}")
-    between = f"measured at {before.x:,.0f} and {after.x:,.0f}"
-    return f"faster above about {about:,.0f} environments ({between}); {best}"
 
 
 def _over_envs(records: Sequence[Record], value: Value, *, level: float | None = None, right: str = "") -> list[Panel]:
@@ -165,76 +121,7 @@ def _findings(panels: Sequence[Panel], say: Callable[[Sequence[DataPoint]], str]
     ]
 
 
-# ------------------------------------------------------------------ over agents
-
-
-def agents_chart(records: Sequence[Record]) -> Chart:
-    """Chart the throughput over agents, at the most-measured number of environments."""
-    partly = {"tag_gridworld": f"agents in each environment (above {FULLY_OBSERVED_AGENTS} observed in part)"}
-    by_env = grouped(plain(latest(records)), "env").values()
-    shown = _of_several_sizes(
-        max(grouped(each, "n_envs").values(), key=partial(_n_values, axis="n_agents")) for each in by_env
-    )
-    panels = [
-        Panel(
-            environment(str(each[0].point["env"]), envs=int(each[0].point["n_envs"])),
-            _over_agents(each, AGENT_RATE),
-            xlabel=partly.get(str(each[0].point["env"]), ""),
-        )
-        for each in shown
-    ]
-    return chart("agents", panels, [record for each in shown for record in each])
-
-
-def memory_chart(records: Sequence[Record]) -> Chart:
-    """Chart the bytes of an environment over its agents."""
-    shown = _of_several_sizes(grouped(latest(records), "env").values())
-    panels = [Panel(environment(str(each[0].point["env"])), _over_agents(each, "bytes_per_env")) for each in shown]
-    return chart("memory", panels, [record for each in shown for record in each])
-
-
-def neighbors_chart(records: Sequence[Record]) -> Chart:
-    """Chart the neighbour search in cells over all pairs of the run."""
-    pairs = baselines(records, "neighbor_search", "all_pairs")
-
-    def place(record: Record) -> tuple[Any, ...]:
-        return size(record, "neighbor_search")
-
-    def named(series: Sequence[Series], words: str) -> list[Series]:
-        return [Series(f"{each.name}, {words}", each.style, each.points) for each in series]
-
-    shown = latest(r for r in records if r.point["neighbor_search"] == "grid" and place(r) in pairs)
-    panels = []
-    for (env, n_envs), found in grouped(shown, "env", "n_envs").items():
-        title = environment(str(env), envs=int(n_envs))
-        every = _over_agents([pairs[place(r)] for r in found], AGENT_RATE, linestyle=":", markerfacecolor="none")
-        factors = lines(found, lambda record: times_baseline(record, pairs[place(record)]), "n_agents")
-        panels += [
-            Panel(title, [*named(_over_agents(found, AGENT_RATE), "cells"), *named(every, "all pairs")]),
-            Panel(title, named(factors, "cells"), level=1, ylabel="speed-up over all pairs"),
-        ]
-    return chart("neighbors", panels, [*shown, *(pairs[place(record)] for record in shown)])
-
-
-def _over_agents(records: Sequence[Record], name: str, **style: str) -> list[Series]:
-    """Return a metric of one environment over its agents."""
-    return lines(records, lambda record: metric(record, name), "n_agents", **style)
-
-
-def _of_several_sizes(groups: Iterable[Sequence[Record]]) -> list[Sequence[Record]]:
-    """Select groups with several numbers of agents."""
-    return [group for group in groups if _n_values(group, "n_agents") > 1]
-
-
 # ------------------------------------------------------------------ over all agents of all environments
-
-
-def languages_chart(records: Sequence[Record]) -> Chart:
-    """Chart CUDA C over Numba at the same size and run."""
-    bases = baselines(records, "backend", "numba")
-    of_cuda_c = latest(record for record in records if record.point["backend"] == "pycuda" and size(record) in bases)
-    panels = _by_direction(of_cuda_c, lambda record: times_baseline(record, bases[size(record)]))
-    return chart("languages", panels, [*of_cuda_c, *(bases[size(record)] for record in of_cuda_c)])
 
 
 def limits_chart(records: Sequence[Record]) -> Chart:

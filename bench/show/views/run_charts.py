@@ -1,27 +1,23 @@
-"""Charts of samplers, training and start-up, scaling over GPUs, learning curves."""
+"""Charts of training, time to a solution, scaling over GPUs, learning curves."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from ...core.point import Curve, Metric
-from ...core.record import Record, are_on_two_cards
+from ...core.record import Record
 from ...core.stats import Floats, interquartile_band, interquartile_mean
 from ...judge.anchors import CARD, JAX, WARPDRIVE, Anchor, anchor
 from ...workloads.shared import ON_GPU, continues_after_threshold
 from ..charts import (
     GREY,
-    HATCHES,
-    PART_COLORS,
-    Axis,
     Chart,
     DataPoint,
-    MakeChart,
     Panel,
     Series,
     bars,
@@ -32,9 +28,7 @@ from ..labels import (
     BACKEND_NAME,
     BACKEND_STYLE,
     backend_label,
-    code_and_device,
     environment,
-    is_ours,
     plural,
     ratio_text,
     size_and_run,
@@ -65,40 +59,6 @@ def row_chart(
     return chart(name, [panel(key, found) for key, found in grouped(records, *axes).items()], records, **words)
 
 
-def samplers_chart(records: Sequence[Record]) -> Chart:
-    """Chart each sampler's rate, with its ratio to torch on the device."""
-
-    def panel(key: tuple[Any, ...], found: Sequence[Record]) -> Panel:
-        n_envs, n_agents, n_actions = key
-        by_rate = sorted(found, key=lambda record: (record.threads is not None, -rate_of(record, "samples_per_s")))
-        torch = {r.threads is None: r for r in found if r.point["implementation"] == "torch.multinomial"}
-
-        def over_torch(record: Record) -> str:
-            base = torch.get(record.threads is None)
-            if base is None or are_on_two_cards(record, base):
-                return ""
-            return f"{rate_of(record, 'samples_per_s') / rate_of(base, 'samples_per_s'):.3g}x"
-
-        title = f"{plural(int(n_envs), 'environment')}, {plural(int(n_agents), 'agent')}, {n_actions} actions"
-        return rows(title, by_rate, "samples_per_s", _sampler_name, over_torch)
-
-    return row_chart("sampler", latest(records), ("n_envs", "n_agents", "n_actions"), panel)
-
-
-def _sampler_name(record: Record) -> str:
-    return f"ours, {code_and_device(record)}" if is_ours(record) else code_and_device(record)
-
-
-def rollouts_chart(records: Sequence[Record]) -> Chart:
-    """Chart the throughput of rollouts."""
-    return row_chart(
-        "rollout",
-        latest(records),
-        ("env",),
-        lambda key, found: rows(environment(*key), sorted(found, key=_iteration_order), RATE, iteration),
-    )
-
-
 def training_chart(records: Sequence[Record]) -> Chart:
     """Chart the throughput of training, with published rates of others."""
     shown = latest(records)
@@ -119,59 +79,31 @@ def training_chart(records: Sequence[Record]) -> Chart:
     return row_chart("training", shown, ("env",), panel, others=others * has_others, twice=twice)
 
 
-def split_chart(records: Sequence[Record]) -> Chart:
-    """Chart the shares of rollout and update in an iteration."""
-    shown = [record for record in latest(records) if {"rollout_s", "update_s"} <= record.notes.keys()]
-
-    def share(record: Record, part: str) -> Metric:
-        value = record.notes[f"{part}_s"] / (record.notes["rollout_s"] + record.notes["update_s"])
-        return Metric.exact(value, "", "lower")
-
-    def panel(key: tuple[Any, ...], found: Sequence[Record]) -> Panel:
-        return bars(
-            environment(*key),
-            sorted(found, key=_iteration_order),
-            {"rollout": "", "update": "///"},
-            share,
-            lambda record: f"{iteration(record)}, {BACKEND_NAME[str(record.point['backend'])]}",
-            lambda record, part: f"{ratio_text(1e3 * record.notes[f'{part}_s'])} ms",
-        )
-
-    return row_chart("split", shown, ("env",), panel)
-
-
-def starts_chart(records: Sequence[Record]) -> Chart:
-    """Chart the parts of a start, stacked."""
-    shown = sorted(latest(records), key=_start_name)
-    names = dict.fromkeys(name for record in shown for name in record.notes["samples_s"])
-    parts = {name: HATCHES[index // len(PART_COLORS)] for index, name in enumerate(names)}
-    return row_chart("startup", shown, (), lambda _, found: bars("", found, parts, metric, _start_name))
-
-
-def _start_name(record: Record) -> str:
-    point = record.point
-    return f"{environment(str(point['env']))}, {point['until']}, {backend_label(record)}, {point['cache']}"
-
-
 SOLUTION_PARTS: Final = {"import_torch_s": "", "ours_s": "///"}
 """Parts of the time to a solution, with their hatches."""
+PART_OF_PEER: Final = {"import_torch_s": "import_s", "ours_s": "theirs_s"}
+"""The same parts of other software."""
 MARK: Final = {"color": "black", "marker": "|", "linestyle": "none"}
 """Style of a total on its stacked bar."""
 
 
 def solutions_chart(records: Sequence[Record]) -> Chart:
-    """Chart the time from the command to a solved environment."""
+    """Chart the time from the command to a solved environment, ours and other software's."""
 
     def row(record: Record) -> str:
-        return f"{backend_label(record)}, {record.point['caches']} caches"
+        who = backend_label(record) if "backend" in record.point else str(record.point["peer"])
+        return f"{who}, {record.point['caches']} caches"
+
+    def part_of(record: Record, part: str) -> Metric | None:
+        return metric(record, part if "backend" in record.point else PART_OF_PEER[part])
 
     def seconds(record: Record, part: str) -> str:
-        return f"{ratio_text(found.value)} s" if (found := metric(record, part)) else ""
+        return f"{ratio_text(found.value)} s" if (found := part_of(record, part)) else ""
 
     def panel(key: tuple[Any, ...], found: Sequence[Record]) -> Panel:
         env, algorithm, threshold = key
         title = f"{environment(str(env))} with {algorithm}, to a mean return of {threshold:g}"
-        made = bars(title, found, SOLUTION_PARTS, metric, row, seconds)
+        made = bars(title, found, SOLUTION_PARTS, part_of, row, seconds)
         totals = [
             DataPoint(each.value, place, each.low, each.high, record.run_id)
             for place, record in enumerate(found)
@@ -179,7 +111,10 @@ def solutions_chart(records: Sequence[Record]) -> Chart:
         ]
         return Panel(made.title, [*made.series, Series("total, with its spread", MARK, totals)], made.ticks)
 
-    ordered = sorted(latest(records), key=by("caches", "backend"))
+    def order(record: Record) -> tuple[Any, ...]:
+        return record.point["caches"], "peer" in record.point, str(record.point.get("backend"))
+
+    ordered = sorted(latest(records), key=order)
     return row_chart("time-to-solution", ordered, ("env", "algorithm", "threshold"), panel)
 
 
@@ -302,27 +237,23 @@ CURVE_POINTS: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class LearningCurves:
-    """Chart of learning curves along their steps or their seconds."""
+    """Learning curves along their steps or their seconds."""
 
-    name: str
-    axis: Axis
+    label: str
     along: Callable[[Curve], Sequence[float]]
     is_timed: bool = False
     """Leave out runs to the end."""
 
-    def __call__(self, records: Sequence[Record]) -> Chart:
-        """Make the chart."""
-        shown = [
-            record for record in latest(records) if not (self.is_timed and continues_after_threshold(record.point))
-        ]
+    def panels(self, records: Sequence[Record]) -> list[Panel]:
+        """Return the panels of all tasks."""
+        shown = [record for record in records if not (self.is_timed and continues_after_threshold(record.point))]
         panels = []
         for (*task, population), found in grouped(shown, *TASK).items():
             if not population:  # its record has one curve, the median of the members
                 until, learner = task[-1], str(task[2])
                 for policy in _policies(found) if until else [learner]:
                     panels += self._panel(task, policy, found)
-        made = chart("learning", panels, shown, along=self.axis.label)
-        return replace(made, name=self.name, x=self.axis)
+        return panels
 
     def _panel(self, task: Sequence[Any], policy: str, records: Sequence[Record]) -> list[Panel]:
         """Return the panel of a policy, if it has curves."""
@@ -344,7 +275,8 @@ class LearningCurves:
         several = "" if min(counts) == max(counts) else f"{min(counts)} to "
         n_seeds = f"{several}{plural(max(counts), 'seed')}"
         title = f"{environment(str(env))}{who}, {algorithm}{how}, {int(n_envs):,} environments, {n_seeds}"
-        return [Panel(title, series, level=float(threshold) if policy == learner else None)]
+        level = float(threshold) if policy == learner else None
+        return [Panel(title, series, level=level, xlabel=self.label)]
 
     def _curve(self, record: Record, policy: str) -> tuple[Floats, Floats]:
         """Return the curve's positions with a mean return, and these returns."""
@@ -367,8 +299,7 @@ class LearningCurves:
         curves = [curve for curve in curves if len(curve[0])]
         if not curves:
             return []
-        spaced = np.geomspace if self.axis.is_log else np.linspace
-        x = spaced(max(steps[0] for steps, _ in curves), max(steps[-1] for steps, _ in curves), CURVE_POINTS)
+        x = np.linspace(max(steps[0] for steps, _ in curves), max(steps[-1] for steps, _ in curves), CURVE_POINTS)
         values = np.stack([np.interp(x, *curve) for curve in curves])
         columns = (x, interquartile_mean(values), *interquartile_band(values))
         note = plural(len(curves), "seed")
@@ -382,7 +313,14 @@ def _policies(seeds: Sequence[Record]) -> list[str]:
     return list(dict.fromkeys(name for record in seeds if record.curve for name in record.curve.mean_return))
 
 
-LEARNING: Final[Sequence[MakeChart]] = (
-    LearningCurves("learning", Axis("environment steps", is_log=False), lambda curve: curve.env_steps),
-    LearningCurves("learning-seconds", Axis("seconds of training"), lambda curve: curve.seconds, is_timed=True),
-)
+OVER_STEPS: Final = LearningCurves("environment steps", lambda curve: curve.env_steps)
+OVER_SECONDS: Final = LearningCurves("seconds of training", lambda curve: curve.seconds, is_timed=True)
+
+
+def learning_chart(records: Sequence[Record]) -> Chart:
+    """Chart learning curves over environment steps, each beside its seconds."""
+    shown = latest(records)
+    over_steps, over_seconds = OVER_STEPS.panels(shown), OVER_SECONDS.panels(shown)
+    seconds = {panel.title: panel for panel in over_seconds}
+    panels = [each for panel in over_steps for each in (panel, seconds.get(panel.title)) if each]
+    return chart("learning", panels, shown)
