@@ -15,7 +15,8 @@ import torch
 from bench.core.point import Curve
 from bench.show import render
 from bench.show.columns import NOTHING
-from bench.show.views.cases import CHARTS, learning_table, without_curve
+from bench.show.views.cases import learning_table, without_curve
+from bench.show.views.run_charts import learning_chart
 from bench.workloads import learn
 from bench.workloads.learn import TASKS, WHOLE_TASKS, Task, task_point
 from bench.workloads.setups import learning
@@ -196,12 +197,10 @@ def test_table_and_curves_of_whole_runs_tell_the_end():
     table = render.markdown(learning_table(records))
     assert "| 2 of 3 |" in table
     assert f"| 0 of 3 | not reached | {NOTHING} |" in table, "a run to the end has steps and is not timed"
-    chart, over_seconds = (make(records) for make in CHARTS["learn"])
-    assert not over_seconds.panels, "a run to the end is not timed"
-    assert [(panel.title, panel.level) for panel in chart.panels] == [
-        ("Tag GridWorld (tagger), PPO, to the end, 100 environments, 3 seeds", 30.0),
-        ("Tag GridWorld (runner), PPO, to the end, 100 environments, 3 seeds", None),
-    ]
+    assert [(panel.title, panel.level, panel.xlabel) for panel in learning_chart(records).panels] == [
+        ("Tag GridWorld (tagger), PPO, to the end, 100 environments, 3 seeds", 30.0, "environment steps"),
+        ("Tag GridWorld (runner), PPO, to the end, 100 environments, 3 seeds", None, "environment steps"),
+    ], "a run to the end is not timed"
 
 
 def test_precisions_that_training_is_timed_in_have_curves():
@@ -230,8 +229,9 @@ def test_every_seed_is_shown_beside_the_mean():
     (cells,) = (dict(zip([column.name for column in table.columns], row, strict=True)) for row in table.cells)
     worst, each = cells["return of the worst seed"], cells["return of each seed"]
     assert (worst, each) == ("145", "145 499 500 500 500")
-    chart = CHARTS["learn"][0](records)
-    (panel,) = chart.panels
+    chart = learning_chart(records)
+    panel, over_seconds = chart.panels
+    assert over_seconds.xlabel == "seconds of training"
     mean, marks = panel.series
     assert chart.name == "learning"
     assert (marks.style["linestyle"], marks.style["color"]) == ("none", mean.style["color"])

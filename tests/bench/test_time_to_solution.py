@@ -9,7 +9,8 @@ from typer.testing import CliRunner
 
 from bench.core.measure import Plan
 from bench.core.point import HOST
-from bench.show.views.cases import CHARTS, TABLES
+from bench.show.views.cases import TABLES
+from bench.show.views.run_charts import solutions_chart
 from bench.workloads import time_to_solution
 from bench.workloads.setups import starts
 from bench.workloads.time_to_solution import COLD, WARM, Solver, solution_point
@@ -104,7 +105,7 @@ def test_bars_end_at_the_total_with_its_interval():
         )
         for caches in (WARM, COLD)
     ]
-    (panel,) = CHARTS["time_to_solution"][0](found).panels
+    (panel,) = solutions_chart(found).panels
     assert panel.ticks == ["CUDA C (PyCUDA), cold caches", "CUDA C (PyCUDA), warm caches"]
     assert [each.name for each in panel.series] == ["import torch", "ours", "total, with its spread"]
     totals = panel.series[-1].points
