@@ -47,6 +47,11 @@ PROCESSES: Final[dict[Preset, int]] = {"smoke": 1, "default": 1, "full": 1, "pap
 """Default number of processes of each timed point."""
 
 
+MOST_WAIT_S: Final = 180.0
+"""Longest wait for the load of other programs to fall, s."""
+WAIT_S: Final = 10.0
+
+
 class RefusedError(ValueError):
     """Figures from this machine or checkout cannot be published."""
 
@@ -252,10 +257,7 @@ def begin(
     kind = machine.kind(context.machine)
     folder = out / f"{kind}-{commit[:7]}"
     manifest = sets.read_manifest(folder)
-    problems = [finding for finding in doctor.examine() if finding.level == "problem"]
-    if manifest:  # a set that continues caused the load of the last minute itself
-        problems = [finding for finding in problems if finding.topic != "load"]
-    if problems:
+    if problems := _problems(continues=manifest is not None):
         lines = [f"  {finding.topic}: {finding.says}; {finding.do}" for finding in problems]
         raise RefusedError("\n".join(["publish: `python -m bench doctor` must find no problem (got these)", *lines]))
     if manifest is None:
@@ -286,6 +288,22 @@ def begin(
         raise RefusedError(f"publish: {folder} was started on another machine ({'; '.join(differ)}); continue it there")
     context = Context.here(preset.value, manifest.run_id)
     return Publication(folder, context, wanted, pythons, shard, at_once, processes), manifest
+
+
+def _problems(*, continues: bool) -> list[doctor.Finding]:
+    """Return the doctor's problems, after waiting for the load of earlier programs to fall.
+
+    A set that continues has caused the load of the last minute itself.
+    """
+    end = time.monotonic() + MOST_WAIT_S
+    while True:
+        problems = [finding for finding in doctor.examine() if finding.level == "problem"]
+        if continues:
+            return [finding for finding in problems if finding.topic != "load"]
+        if {finding.topic for finding in problems} != {"load"} or time.monotonic() > end:
+            return problems
+        say(f"waiting for the load to fall: {problems[0].says}")
+        time.sleep(WAIT_S)
 
 
 def _shard(text: str) -> tuple[int, int]:

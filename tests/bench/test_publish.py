@@ -226,7 +226,7 @@ def test_set_that_is_not_as_its_manifest_says_is_not_read(how, here, tmp_path):
     [
         (CLEAN | {"dirty": True}, [], "needs a checkout without changes"),
         (CLEAN | {"sha": None}, [], "needs a commit"),
-        (CLEAN, [Finding("load", "problem", "9 processes", "wait")], "load: 9 processes; wait"),
+        (CLEAN, [Finding("GPU", "problem", "it is shared", "wait")], "GPU: it is shared; wait"),
     ],
     ids=["changes", "no commit", "problem"],
 )
@@ -239,11 +239,14 @@ def test_what_could_not_be_published_is_refused(git, findings, says, here, tmp_p
 
 
 def test_load_of_its_own_does_not_stop_a_set(here, monkeypatch, tmp_path):
-    """A set that continues has loaded the machine; a new one is refused."""
-    monkeypatch.setattr(publish.doctor, "examine", lambda: [Finding("load", "problem", "9 processes", "wait")])
+    """A set that continues has loaded the machine; a new one waits, and is refused at last."""
+    loads = [Finding("load", "problem", "9 processes", "wait")]
+    monkeypatch.setattr(publish.doctor, "examine", lambda: loads)
+    monkeypatch.setattr(publish, "MOST_WAIT_S", -1.0)
     assert "load: 9 processes; wait" in here(exits=Code.NOTHING)
-    monkeypatch.setattr(publish.doctor, "examine", list)
-    here("--until-s", "0", exits=Code.UNFINISHED)
+    monkeypatch.setattr(publish, "MOST_WAIT_S", 99.0)
+    monkeypatch.setattr(publish.time, "sleep", lambda seconds: loads.clear())
+    assert "waiting for the load to fall: 9 processes" in here("--until-s", "0", exits=Code.UNFINISHED)
     monkeypatch.setattr(publish.doctor, "examine", lambda: [Finding("load", "problem", "9 processes", "wait")])
     here("--until-s", "0", exits=Code.UNFINISHED)
 
