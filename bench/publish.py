@@ -291,7 +291,7 @@ def begin(
 
 
 def _problems(*, continues: bool) -> list[doctor.Finding]:
-    """Return the doctor's problems, after waiting for the load of earlier programs to fall.
+    """Return the doctor's problems, after waiting for a lower load.
 
     A set that continues has caused the load of the last minute itself.
     """
