@@ -291,7 +291,7 @@ def begin(
 
 
 def _problems(*, continues: bool) -> list[doctor.Finding]:
-    """Wait for the load of earlier programs to fall; return the doctor's problems.
+    """Return the doctor's problems, after waiting for a lower load.
 
     A set that continues has caused the load of the last minute itself.
     """

@@ -43,7 +43,7 @@ def evidence_of(records: Iterable[Record], command: str) -> list[Record]:
 
 
 def measured_alone(records: Iterable[Record]) -> list[Record]:
-    """Return records without interleaved runs of timed points; see `merged`."""
+    """Return records measured alone, and those of peers and processes; see `merged`."""
     kept = ("peer", "peer_solution", "time_to_solution")
     return merged(record for record in records if record.case in kept or record.taken == ALONE)
 

@@ -179,18 +179,22 @@ def env_step_pairs(preset: Preset) -> Pairs:
     points = env_step_points(preset)
     compiled = [point for point in points if point["backend"] not in (ORACLE, PLAIN)]
     fastest = [point for point in points if point["backend"] in (PLAIN, "host", "pycuda")]
-    in_cuda = [point for point in points if point["backend"] == "pycuda" and not point["exact"]]
-    grid = [point for point in in_cuda if point["env"] == "tag_gridworld"]
-    few_and_many = [point for point in grid if point["n_envs"] in (100, 2_000) and point["n_agents"] == 5]
-    few_agents = [point for point in grid if point["n_envs"] == 100 and point["n_agents"] in (20, 1_000)]
-    cartpoles = [point for point in in_cuda if point["env"] == "cartpole" and point["n_envs"] >= 100_000]
+    few_and_many = [
+        point
+        for point in points
+        if point["backend"] == "pycuda" and point["n_envs"] in (100, 2_000) and point["n_agents"] == TAG_GRIDWORLD[1]
+    ]
+    on_gpu = [point for point in points if point["backend"] == "pycuda" and not point["exact"]]
+    scaling = [
+        *pairs_differing_in([p for p in on_gpu if (p["env"], p["n_envs"]) == ("tag_gridworld", 100)], "n_agents", 20),
+        *pairs_differing_in([p for p in on_gpu if p["env"] == "cartpole"], "n_envs", 100_000),
+    ]
     return [
+        *(pair for pair in scaling if pair[1]["n_agents"] == 1_000 or pair[1]["n_envs"] == 1_000_000),
         *pairs_differing_in([point for point in points if point["backend"] in (ORACLE, "pycuda")], "backend", ORACLE),
         *pairs_differing_in(fastest, "backend", PLAIN),
         *pairs_differing_in(compiled, "backend", "host", "numba"),
         *pairs_differing_in(few_and_many, "n_envs", 100),
-        *pairs_differing_in(few_agents, "n_agents", 20),
-        *pairs_differing_in(cartpoles, "n_envs", 100_000),
     ]
 
 

@@ -181,7 +181,7 @@ def test_figure_is_that_of_the_style_alone(tmp_path):
 
 
 def test_other_software_stands_in_the_panel_of_its_environment():
-    """Its fastest setting stands beside ours with many steps per launch."""
+    """Its fastest setting stands beside our many steps per launch."""
     fused = {"mode": "fused", "kept": "last"}
     ours = [record(1e6 * n, point=point("pycuda", n), threads=None) for n in (1, 100)]
     many = [record(9e6 * n, case="many_steps", point=point("pycuda", n, **fused), threads=None) for n in (1, 100)]

@@ -239,7 +239,7 @@ def test_what_could_not_be_published_is_refused(git, findings, says, here, tmp_p
 
 
 def test_load_of_its_own_does_not_stop_a_set(here, monkeypatch, tmp_path):
-    """A set that continues has loaded the machine; a new one waits."""
+    """A set that continues ignores the load; a new one waits for it."""
     loads = [Finding("load", "problem", "9 processes", "wait")]
     monkeypatch.setattr(publish.doctor, "examine", lambda: loads)
     monkeypatch.setattr(publish, "MOST_WAIT_S", -1.0)

@@ -28,7 +28,7 @@ Value = Callable[[Record], Metric | None]
 
 
 def throughput_chart(records: Sequence[Record]) -> Chart:
-    """Chart the throughput over environments, with other software in the panel.
+    """Chart the throughput over environments, ours and other software's.
 
     Its findings are the backends' saturation. Ours takes one step per launch, and many where other software does.
     """

@@ -88,7 +88,7 @@ MARK: Final = {"color": "black", "marker": "|", "linestyle": "none"}
 
 
 def solutions_chart(records: Sequence[Record]) -> Chart:
-    """Chart the time from the command to a solved environment."""
+    """Chart the time from a command to a solved environment."""
 
     def row(record: Record) -> str:
         who = backend_label(record) if "backend" in record.point else str(record.point["peer"])
