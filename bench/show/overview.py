@@ -78,7 +78,7 @@ class Line:
 
 
 def overview(records: Sequence[Record], backend: str = "pycuda") -> Table[Line]:
-    """Return the table of one machine's records."""
+    """Return the table of one machine's records, without empty rows and others."""
     own = latest(measured_alone(each for each in records if each.is_evidence))
 
     def first(*wanted: str) -> Record | None:
@@ -107,11 +107,15 @@ def overview(records: Sequence[Record], backend: str = "pycuda") -> Table[Line]:
     task = "CartPole solved with PPO, from the start of the process"
     other = best("case=peer_solution", *SOLVING)
     lines.append(Line(task=task, ours={}, other=other, other_column=ALL, is_time=True))
+    lines = [line for line in lines if line.card]
+    others = (
+        [Column[Line]("best other software", lambda line: line.software)] if any(line.other for line in lines) else []
+    )
     return Table(
         columns=[
             Column("environment steps per second", lambda line: line.task),
             *(Column(name, partial(Line.cell, column=name), is_right=True) for name in STEPPING),
-            Column("best other software", lambda line: line.software),
+            *others,
             Column("GPU", lambda line: line.card),
         ],
         rows=lines,
