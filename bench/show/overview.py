@@ -108,14 +108,12 @@ def overview(records: Sequence[Record], backend: str = "pycuda") -> Table[Line]:
     other = best("case=peer_solution", *SOLVING)
     lines.append(Line(task=task, ours={}, other=other, other_column=ALL, is_time=True))
     lines = [line for line in lines if line.card]
-    others = (
-        [Column[Line]("best other software", lambda line: line.software)] if any(line.other for line in lines) else []
-    )
+    others: list[Column[Line]] = [Column("best other software", lambda line: line.software)]
     return Table(
         columns=[
             Column("environment steps per second", lambda line: line.task),
             *(Column(name, partial(Line.cell, column=name), is_right=True) for name in STEPPING),
-            *others,
+            *(others if any(line.other for line in lines) else []),
             Column("GPU", lambda line: line.card),
         ],
         rows=lines,
