@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -20,11 +17,11 @@ from .core.point import command_line
 from .core.record import Record, merged, oldest_first, read_all, read_comparisons, reporting_skipped_lines
 from .judge.anchors import SOURCES
 from .judge.claims import Claims, for_report
-from .show.charts import Chart, DataPoint
+from .show.charts import Chart
 from .show.columns import Column, Table
 from .show.labels import commit_label, digits, machine_label, notes
+from .show.page import drawn, page
 from .show.records import by_machine, derived, evidence_of
-from .show.render import template
 from .show.sets import past_records, published_records
 from .show.tables import RUN, all_known, hardware, headline
 from .show.views.cases import charts, without_curve
@@ -46,9 +43,9 @@ def report(
         before = [] if records else past_records()
         found, past = read_all(paths, skipped_lines), read_all(before, skipped_lines)
         claims = for_report([*found, *past], read_comparisons([*paths, *before], skipped_lines))
-        page = html(found, claims, past)
-    write_atomically(out, page)
-    echo(f"report: {out} ({len(page.encode()) / 1e6:.1f} MB)")
+        text = html(found, claims, past)
+    write_atomically(out, text)
+    echo(f"report: {out} ({len(text.encode()) / 1e6:.1f} MB)")
 
 
 def html(records: Sequence[Record], claims: Claims | None = None, past: Sequence[Record] = ()) -> str:
@@ -64,21 +61,8 @@ def html(records: Sequence[Record], claims: Claims | None = None, past: Sequence
     """
     evidence_of(records, "report")
     machines = [section(name, group, past) for name, group in by_machine(records).items()]
-    drawn = {figure["id"]: figure.pop("drawn") for machine in machines for figure in machine["figures"]}
-    text = json.dumps(drawn, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-    page = template("report.html", autoescape=True, lstrip_blocks=True).render(
-        claims=claims, machines=machines, drawn=text, sources=SOURCES, digits=digits
-    )
-    return with_hashes(page)
-
-
-def with_hashes(page: str) -> str:
-    """Replace %HASHES%: the page's policy allows only its own script and style."""
-    allowed = []
-    for tag in ("script", "style"):
-        content = page.partition(f"<{tag}>")[2].partition(f"</{tag}>")[0]
-        allowed.append(f"{tag}-src 'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'")
-    return page.replace("%HASHES%", "; ".join(allowed), 1)
+    charts_by_id = {figure["id"]: figure.pop("drawn") for machine in machines for figure in machine["figures"]}
+    return page("report.html", charts_by_id, claims=claims, machines=machines, sources=SOURCES, digits=digits)
 
 
 def section(name: str, records: Sequence[Record], past: Sequence[Record] = ()) -> dict[str, Any]:
@@ -137,36 +121,6 @@ def figure(machine: str, chart: Chart) -> dict[str, Any]:
         "commands": commands(chart.records),
         "drawn": drawn(chart),
     }
-
-
-def drawn(chart: Chart) -> dict[str, Any]:
-    """Return a chart for JSON."""
-    return {
-        "kind": chart.kind,
-        "x": {"log": chart.x.is_log},
-        "y": {"log": chart.y.is_log},
-        "styles": {series.name: series.style for panel in chart.panels for series in panel.series},
-        "panels": [
-            {
-                "title": panel.title,
-                "ticks": panel.ticks,
-                "level": panel.level,
-                "x": panel.xlabel or chart.x.label,
-                "y": panel.ylabel or chart.y.label,
-                "right": panel.right,
-                "series": [
-                    {"name": series.name, "points": [_numbers(point) for point in series.points]}
-                    for series in panel.series
-                ],
-            }
-            for panel in chart.panels
-        ],
-    }
-
-
-def _numbers(point: DataPoint) -> list[Any]:
-    numbers = [float(f"{each:.6g}") for each in (point.x, point.y, point.low, point.high)]
-    return [*numbers, point.note, *([point.label] if point.label else [])]
 
 
 def commands(records: Sequence[Record]) -> list[str]:

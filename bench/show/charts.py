@@ -38,6 +38,8 @@ class DataPoint:
     """Details where there is room, such as the run."""
     label: str = ""
     """Text next to the point."""
+    link: str = ""
+    """Address that a click opens, on a page only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,8 @@ class Axis:
 
     label: str = ""
     is_log: bool = True
+    is_date: bool = False
+    """True for days since 1970, which a page writes as dates."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

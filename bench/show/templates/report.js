@@ -35,7 +35,7 @@ function named(ticks) {
 }
 
 /* A scale from values to pixels, with its ticks. */
-function scale(values, isLog, from, to, zero) {
+function scale(values, isLog, from, to, zero, isDate = false) {
   let low = Math.min(...values), high = Math.max(...values);
   isLog = isLog && low > 0;
   if (isLog) { low = Math.log10(low); high = Math.log10(high); } else if (zero) low = Math.min(0, low);
@@ -56,17 +56,33 @@ function scale(values, isLog, from, to, zero) {
   }
   const [first, last] = isLog ? [10 ** low, 10 ** high] : [low, high];
   const rough = (last - first) / 5, power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 5, 10].find(each => each * power >= rough) * power;
+  const step = (isDate ? [1, 1.5, 2, 3, 5, 7, 10] : [1, 2, 5, 10]).find(each => each * power >= rough) * power;
   for (let value = Math.ceil(first / step) * step; value <= last; value += step) ticks.push(+value.toPrecision(12));
   return { at, ticks };
 }
 
+/* Dates of ticks in days since 1970; times of day if they are closer than a day, years if they are months apart. */
+function dated(ticks) {
+  const step = ticks[1] - ticks[0], day = { month: "short", day: "numeric" };
+  const format = step < 1 ? { hour: "2-digit", minute: "2-digit", hourCycle: "h23" } : step >= 50 ? { month: "short", year: "numeric" } : day;
+  return ticks.map(tick => [tick, new Date(tick * 864e5).toLocaleString("en", { ...format, timeZone: "UTC" })]);
+}
+
 function mark(parent, style, x, y) {
+  if (!style.marker) return;
   element("path", { d: MARKS[style.marker] ?? MARKS.o, class: "x+".includes(style.marker) || style.markerfacecolor === "none" ? "mark bare" : "mark", transform: `translate(${x} ${y})` }, parent);
 }
 
 /* True: its series are bars, one after the other. */
 const hasBars = chart => Object.values(chart.styles).some(style => "hatch" in style);
+
+/* Ranges of a history: buttons with the first day that they show. */
+const ranges = [...document.querySelectorAll("[data-since]")], draws = [];
+const since = () => Number(ranges.find(each => each.ariaPressed === "true")?.dataset.since ?? -Infinity);
+for (const button of ranges) button.addEventListener("click", () => {
+  for (const each of ranges) each.ariaPressed = String(each === button);
+  for (const draw of draws) draw();
+});
 
 function drawPanel(holder, chart, panel, off) {
   holder.textContent = "";
@@ -76,21 +92,22 @@ function drawPanel(holder, chart, panel, off) {
   const above = across && (width < 500 || Math.max(...panel.ticks.map(name => name.length)) > NAME);  /* names of rows stand above them */
   const height = across ? TOP + BOTTOM + ROW * panel.ticks.length * (above ? 1.7 : 1) : HEIGHT;
   const svg = element("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${panel.title}: ${panel.y} ${panel.x}; the values are in the table below` }, holder);
-  const shown = panel.series.filter(each => !off.has(each.name));
+  const first = since(), inRange = points => chart.x.date ? points.filter(d => d[0] >= first) : points;
+  const shown = panel.series.filter(each => !off.has(each.name)).map(each => ({ ...each, points: inRange(each.points) })).filter(each => each.points.length);
   const points = shown.flatMap(each => each.points);
-  if (!points.length) { element("text", { x: 20, y: 30 }, svg, "every series is hidden"); return; }
+  if (!points.length) { element("text", { x: 20, y: 30 }, svg, "nothing to show"); return; }
   const left = across ? (above ? 8 : 300) : 60, right = width - (panel.right ? 58 : RIGHT), bottom = height - BOTTOM;
   const totals = panel.ticks.map((_, row) => points.reduce((sum, d) => sum + (d[1] === row ? d[0] : 0), 0));
   const xs = bars ? [0, ...totals] : points.flatMap(d => across ? [d[0], d[2], d[3]] : [d[0]]);
   const x = places ? { at: v => left + (v + 0.5) / panel.ticks.length * (right - left) }
-    : scale(xs, chart.x.log, left, right, bars);
+    : scale(xs, chart.x.log, left, right, bars, chart.x.date);
   const rows = v => TOP + (v + (above ? 0.72 : 0.5)) / panel.ticks.length * (bottom - TOP);
   const levels = panel.level === null ? [] : [panel.level];
   const ys = [...points.flatMap(d => [d[1], d[2], d[3]]), ...levels];
   const y = across ? { at: rows, ticks: [] } : scale(ys, chart.y.log, bottom, TOP, false);
   const names = places ? panel.ticks.map(name => name.replace(" + changes", "+")) : null;
   const every = names ? Math.ceil(names.length * (Math.max(...names.map(name => name.length)) + 1) * LETTER / (right - left)) : 1;
-  for (const [tick, name] of names ? names.entries() : named(x.ticks)) {
+  for (const [tick, name] of names ? names.entries() : chart.x.date ? dated(x.ticks) : named(x.ticks)) {
     element("line", { class: "grid", x1: x.at(tick), x2: x.at(tick), y1: TOP, y2: bottom }, svg);
     if (names && (names.length - 1 - tick) % every) continue;  /* no room for all; the last one is named, and the pointer names each */
     element("text", { x: x.at(tick), y: bottom + 14, "text-anchor": "middle" }, svg, name);
@@ -142,13 +159,19 @@ function drawPanel(holder, chart, panel, off) {
       targets.push({ px, py, point, name: each.name });
     }
   }
-  svg.addEventListener("pointermove", event => {
+  const nearest = event => {
     const box = svg.getBoundingClientRect(), k = width / box.width;
     const px = (event.clientX - box.left) * k, py = (event.clientY - box.top) * k;
-    const near = targets.reduce((best, each) => Math.hypot(each.px - px, each.py - py) < Math.hypot(best.px - px, best.py - py) ? each : best);
-    if (Math.hypot(near.px - px, near.py - py) > 60) { tip.hidden = true; return; }
+    const near = targets.reduce((best, each) => Math.hypot(each.px - px, each.py - py) <= Math.hypot(best.px - px, best.py - py) ? each : best);
+    return Math.hypot(near.px - px, near.py - py) > 60 ? null : near;
+  };
+  svg.addEventListener("click", event => { const link = nearest(event)?.point[6]; if (link) location.href = link; });
+  svg.addEventListener("pointermove", event => {
+    const near = nearest(event);
+    svg.style.cursor = near?.point[6] ? "pointer" : "";
+    if (!near) { tip.hidden = true; return; }
     const [a, b, low, high, note, label] = near.point;
-    const where = across ? panel.ticks[b] : places ? panel.ticks[a] : `${a.toLocaleString("en")} ${panel.x}`;
+    const where = chart.x.date ? new Date(a * 864e5).toISOString().slice(0, 16).replace("T", " ") : across ? panel.ticks[b] : places ? panel.ticks[a] : `${a.toLocaleString("en")} ${panel.x}`;
     tip.textContent = `${near.name}\n${where}\n${si(across ? a : b)} ${across ? panel.x : panel.y}${label ? `: ${label}` : ""}\n${low === high ? "" : `${si(low)} to ${si(high)}\n`}${note}`;
     tip.hidden = false;
     tip.style.left = `${Math.max(4, Math.min(event.clientX + 12, innerWidth - tip.offsetWidth - 8))}px`;
@@ -178,7 +201,7 @@ function drawChart(place) {
       draw();
     });
   }
-  const axes = bars ? "" : chart.kind === "rows" ? "x" : chart.panels.some(panel => panel.ticks.length) ? "y" : "xy";
+  const axes = bars ? "" : chart.kind === "rows" ? "x" : chart.x.date || chart.panels.some(panel => panel.ticks.length) ? "y" : "xy";
   for (const axis of axes) {
     const label = element("label", {}, bar), box = element("input", { type: "checkbox" }, label);
     box.checked = chart[axis].log;
@@ -186,6 +209,7 @@ function drawChart(place) {
     box.addEventListener("change", () => { chart[axis].log = box.checked; draw(); });
   }
   draw();
+  draws.push(draw);
   let width = place.clientWidth;
   new ResizeObserver(() => { if (place.clientWidth !== width) { width = place.clientWidth; draw(); } }).observe(place);
 }
