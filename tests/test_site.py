@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import functools
-import http.server
-import json
-import posixpath
-import queue
 import subprocess
 import sys
-import threading
 from collections import Counter
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 from markdown_it import MarkdownIt
 
 import warpdrive_min
+from tests.browser import WIDTHS, broken_links, look
 from tests.support import CHROMIUM, Page
 
 pytest.importorskip("mkdocstrings", reason="builds the site")
 
 ROOT = Path(__file__).parents[1]
 PROBE = Path(__file__).with_name("site_probe.js")
-WIDTHS = (1280, 390)
 PAGES = ("index.html", "tutorials/training.html", "sweeps.html", "reference/training.html", "results/index.html")
 """Pages opened by day: doors, code, wide tables, signatures, pictures."""
 
@@ -35,21 +28,6 @@ def built(folder):
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return {path.relative_to(folder).as_posix(): Page(path.read_text()) for path in sorted(folder.rglob("*.html"))}
-
-
-def broken_links(folder, pages):
-    """Return relative links that lead to no file, or to no element of it."""
-    ids = {name: {each["id"] for _, each in page.elements if "id" in each} for name, page in pages.items()}
-    broken = []
-    for name, page in pages.items():
-        for target in {*page.links, *page.loaded}:
-            address = urlsplit(target or "")
-            if address.scheme or name == "404.html":  # a server shows it at any address
-                continue
-            path = posixpath.normpath(posixpath.join(posixpath.dirname(name), address.path)) if address.path else name
-            is_there = (folder / path).is_file() and (not address.fragment or address.fragment in ids.get(path, ()))
-            broken += [] if is_there else [f"{name}: {target}"]
-    return broken
 
 
 def counts(html):
@@ -70,62 +48,6 @@ def changed_pages(folder):
     return changed
 
 
-class Handler(http.server.SimpleHTTPRequestHandler):
-    """Serve the site with a probe; put what the probe posts into a queue."""
-
-    def __init__(self, *arguments, todo, seen, **keywords):
-        self.todo, self.seen = todo, seen
-        super().__init__(*arguments, **keywords)
-
-    def do_GET(self):
-        if self.path == "/probe":
-            return self._say(
-                f"<body><script>{PROBE.read_text()}</script><script>probe({json.dumps(self.todo)})</script>"
-            )
-        if (file := Path(self.translate_path(self.path))).suffix == ".html" and file.is_file():
-            return self._say(file.read_text().replace("<head>", f"<head><script>{WATCH}</script>", 1))
-        return super().do_GET()
-
-    def do_POST(self):
-        self.seen.put(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-        self._say("")
-
-    def _say(self, text):
-        self.send_response(200)
-        self.send_header("Content-Type", "text/html; charset=utf-8")
-        self.end_headers()
-        self.wfile.write(text.encode())
-
-    def log_message(self, *_):
-        pass
-
-
-WATCH = """
-window.errors = [];
-const note = (...all) => { errors.push(all.map(each => String(each?.stack ?? each)).join(" ")); };
-console.error = console.warn = note;
-addEventListener("error", event => note(event.message ?? event.target.src ?? event.target.href), true);
-addEventListener("unhandledrejection", event => note(event.reason));
-"""
-
-
-def look(site, tmp_path, pages):
-    """Open pages in a browser at each width; return what its probe saw."""
-    seen = queue.Queue()
-    todo = {"pages": pages, "widths": WIDTHS, "words": "rollout"}
-    handler = functools.partial(Handler, todo=todo, seen=seen, directory=site)
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
-        words = [str(CHROMIUM), *options, "--remote-debugging-port=0", f"http://127.0.0.1:{server.server_port}/probe"]
-        with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as browser:
-            try:
-                return seen.get(timeout=120)
-            finally:
-                browser.terminate()
-                server.shutdown()
-
-
 PLANTED = """<title>warpdrive-min</title><p style="width: 2000px">wide</p><img src="missing.png">
 <script>console.error("planted")</script>"""
 
@@ -133,7 +55,8 @@ PLANTED = """<title>warpdrive-min</title><p style="width: 2000px">wide</p><img s
 def check(folder, tmp_path, pages):
     """Check that pages fit and have no errors, and that the search finds."""
     (folder / "planted.html").write_text(f"<html><head></head><body>{PLANTED}</body></html>")
-    seen = look(folder, tmp_path, [*pages, "planted.html"])
+    todo = {"pages": [*pages, "planted.html"], "widths": WIDTHS, "words": "rollout"}
+    seen = look(folder, tmp_path, PROBE, todo)
     bad = [each for each in seen["pages"] if each["errors"] or each["pictures"] or each["wide"] > 0]
     assert [each["page"] for each in bad] == ["planted.html"] * len(WIDTHS), bad
     assert all(len(each["errors"]) == 2 and each["pictures"] for each in bad)
