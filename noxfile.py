@@ -107,6 +107,13 @@ def report(session: nox.Session) -> None:
 
 
 @nox.session
+def board(session: nox.Session) -> None:
+    """`python -m bench board RECORDS`: a site with the history of every night."""
+    install(session, "bench")
+    session.run("python", "-m", "bench", "board", *session.posargs)
+
+
+@nox.session
 def paper(session: nox.Session) -> None:
     """`python -m bench paper`: figures, LaTeX tables, method, manifest."""
     install(session, "bench")

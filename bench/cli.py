@@ -32,6 +32,7 @@ class Commands(TableGroup):
         "run": Row(f"{__package__}.sweep:command"),
         "static": Row(f"{__package__}.static.command:static", file_error=5),
         "plot": Row(f"{__package__}.show.plots:plot"),
+        "board": Row(f"{__package__}.board:board"),
         "report": Row(f"{__package__}.report:report"),
         "learning": Row(f"{__package__}.learning:learning"),
         "list": Row(f"{__package__}.list:list_"),
