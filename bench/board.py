@@ -24,10 +24,20 @@ from .core.groups import groups_of
 from .core.machine import commit_of, kind, slug
 from .core.record import Record, oldest_first, read_all, reporting_skipped_lines
 from .show.columns import NOTHING, Column, Table
-from .show.history import History, Value, charts, days, histories, name_of_point, point_and_code, point_key, total_size
 from .show.labels import commit_label, env_name, interval_text, machine_label, number
 from .show.page import drawn, page
 from .show.records import by_machine
+from .show.views.history import (
+    History,
+    Value,
+    charts,
+    days,
+    histories,
+    name_of_point,
+    point_and_code,
+    point_key,
+    total_size,
+)
 
 OUT: Final = Path("results/board")
 INDEX: Final = "index.html"

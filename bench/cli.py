@@ -17,7 +17,7 @@ class Commands(TableGroup):
     """Commands that turn file errors into one line and an exit code."""
 
     rows: ClassVar = {
-        "claims": Row(f"{__package__}.claims:claims"),
+        "claims": Row(f"{__package__}.judge.published.command:claims"),
         "paper": Row(f"{__package__}.paper:paper"),
         "table": Row(f"{__package__}.show.documents:table"),
         "refresh": Row(f"{__package__}.show.documents:refresh"),
@@ -34,7 +34,7 @@ class Commands(TableGroup):
         "plot": Row(f"{__package__}.show.plots:plot"),
         "board": Row(f"{__package__}.board:board"),
         "report": Row(f"{__package__}.report:report"),
-        "learning": Row(f"{__package__}.learning:learning"),
+        "learning": Row(f"{__package__}.judge.learning:learning"),
         "list": Row(f"{__package__}.list:list_"),
     }
 

@@ -26,7 +26,7 @@ from .core.groups import groups_of
 from .core.point import Point, Preset, PresetName, command_line, matches, point_name
 from .core.record import ALONE, Comparison, Context, Record, append
 from .judge.evidence import Key, key, name_of, point_key
-from .judge.ledger import is_claimed
+from .judge.published.ledger import is_claimed
 from .options import AtOnce, CaseNames, Where, bounded, require_known, require_met, say
 from .peers import search, sides
 from .peers.catalogue import PeerJob, unfinished

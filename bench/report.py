@@ -15,8 +15,8 @@ from warpdrive_min.terminal import echo
 from .core.errors import FileError, ShowError, exiting
 from .core.point import command_line
 from .core.record import Record, merged, oldest_first, read_all, read_comparisons, reporting_skipped_lines
-from .judge.anchors import SOURCES
-from .judge.claims import Claims, for_report
+from .judge.published.anchors import SOURCES
+from .judge.published.claims import Claims, for_report
 from .show.charts import Chart
 from .show.columns import Column, Table
 from .show.labels import commit_label, digits, machine_label, notes

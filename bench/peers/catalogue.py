@@ -13,8 +13,8 @@ import torch
 from ..core.archive import read_toml
 from ..core.point import ORACLE, Point, Preset
 from ..core.record import Comparison, Record
-from ..judge.anchors import ANCHORS, Anchor
 from ..judge.evidence import key, point_key
+from ..judge.published.anchors import ANCHORS, Anchor
 from ..workloads.learn import TASKS, task_point
 from ..workloads.shared import FULLY_OBSERVED_AGENTS
 from ..workloads.time_to_solution import solution_point

@@ -21,14 +21,15 @@ from ..core.machine import kind
 from ..core.record import Record, merged, oldest_first, read_all, reporting_skipped_lines, selected
 from ..judge.evidence import busy
 from ..static.records import TABLES as STATIC
-from . import peers, render
+from . import render
 from .columns import Column, MakeTable, Table
 from .frames import existing_files
 from .labels import UNSETTLED, commit_label, number
-from .overview import overview as make_overview
 from .records import latest, measured_alone
 from .sets import newest_sets
+from .views import peers
 from .views.cases import TABLES as OF_CASES
+from .views.overview import overview as make_overview
 
 COMMAND: Final = re.compile(r"`python -m bench table ([^`]+)`")
 FIGURE: Final = re.compile(r"(<!-- figure ([^>]+?) -->)[^<]*(?=<!-- -->)")

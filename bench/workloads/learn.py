@@ -9,7 +9,7 @@ from typing import Any, Final
 from ..core.archive import read_toml
 from ..core.measure import Once
 from ..core.point import ON_CPU, Facts, Point, Preset
-from ..judge.anchors import ANCHORS
+from ..judge.published.anchors import ANCHORS
 from .shared import ON_GPU, UNTIL_END, default_mode, shipped_envs
 
 # ------------------------------------------------------------------ tasks

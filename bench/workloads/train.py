@@ -7,7 +7,7 @@ from typing import Any, Final
 from ..core.case import Pairs, pairs_differing_in
 from ..core.measure import Timed
 from ..core.point import ON_CPU, Point, Preset
-from ..judge.anchors import ANCHORS
+from ..judge.published.anchors import ANCHORS
 from .shared import SIZES, training_point
 
 # ------------------------------------------------------------------ points

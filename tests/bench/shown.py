@@ -12,8 +12,8 @@ from pathlib import Path
 from bench import paper
 from bench.core.archive import ARCHIVE, glob_paths
 from bench.core.record import RESULTS, Record, json_schema, read_all
-from bench.judge.claims import judge
-from bench.judge.ledger import CLAIMS
+from bench.judge.published.claims import judge
+from bench.judge.published.ledger import CLAIMS
 from bench.show import render
 from bench.show.charts import Chart, DataPoint
 from bench.show.records import measured_alone

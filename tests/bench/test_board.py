@@ -19,7 +19,7 @@ from bench.board import FEED, INDEX, MOST_ROWS, site
 from bench.core.errors import ShowError
 from bench.core.groups import groups_of
 from bench.core.record import Record, oldest_first, read_all
-from bench.show.history import changes_of, histories
+from bench.show.views.history import changes_of, histories
 from tests.bench.builders import bench, point, record
 from tests.browser import WIDTHS, broken_links, look
 from tests.support import CHROMIUM, Page

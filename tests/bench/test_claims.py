@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from bench.core.record import Comparison, Host, append, read_all
-from bench.judge.anchors import ANCHORS
-from bench.judge.claims import (
+from bench.judge.evidence import Filter, remarks
+from bench.judge.published.anchors import ANCHORS
+from bench.judge.published.claims import (
     counts,
     evidence,
     for_report,
@@ -23,8 +24,7 @@ from bench.judge.claims import (
     ratio_to_claim,
     to_dict,
 )
-from bench.judge.evidence import Filter, remarks
-from bench.judge.ledger import (
+from bench.judge.published.ledger import (
     ABOUT,
     CLAIMS,
     FILE,
@@ -677,8 +677,8 @@ def test_command_prints_every_claim():
 def test_archive_decides_what_a_set_lacks(tmp_path, monkeypatch):
     """Archived records decide claims that the published set lacks."""
     (tmp_path / "empty.jsonl").touch()
-    monkeypatch.setattr("bench.claims.published_records", lambda: [tmp_path])
-    monkeypatch.setattr("bench.claims.past_records", lambda: [ONE_SWEEP])
+    monkeypatch.setattr("bench.judge.published.command.published_records", lambda: [tmp_path])
+    monkeypatch.setattr("bench.judge.published.command.past_records", lambda: [ONE_SWEEP])
     assert json.loads(bench("claims", "--json")) == json.loads(bench("claims", "--records", ONE_SWEEP, "--json"))
 
 
@@ -687,7 +687,7 @@ def test_command_measures_what_this_machine_can(tmp_path, monkeypatch, has_gpu):
     """`--run` measures available points and names missing backends."""
     there, absent = availability()["cpu"], Availability(False, "no GPU")
     monkeypatch.setattr(
-        "bench.claims.availability",
+        "bench.judge.published.command.availability",
         lambda: {"cpu": there, "host": there, "pycuda": there if has_gpu else absent, "numba": absent},
     )
     monkeypatch.chdir(tmp_path)  # where nothing is published

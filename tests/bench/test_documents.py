@@ -11,8 +11,8 @@ from bench.core.errors import ShowError
 from bench.core.record import append
 from bench.show import documents
 from bench.show.documents import COMMAND, markdown_tables, with_renewed_figures, with_renewed_tables
-from bench.show.overview import overview
 from bench.show.views import cases
+from bench.show.views.overview import overview
 from bench.workloads.cases import CASES
 from tests.bench.builders import bench, metric, point, record
 

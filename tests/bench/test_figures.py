@@ -11,8 +11,8 @@ from bench.core.record import Record
 from bench.show import plots
 from bench.show.charts import Chart
 from bench.show.labels import number
-from bench.show.peers import peers_table
 from bench.show.views.cases import charts
+from bench.show.views.peers import peers_table
 from tests.bench import shown
 from tests.bench.builders import metric, point, record
 

@@ -26,7 +26,7 @@ from bench.core.machine import card_hash, fingerprint
 from bench.core.measure import PLANS, ColdStart
 from bench.core.point import Check, Metric
 from bench.core.record import Context, Host, Record, append, read_all, read_comparisons
-from bench.judge.anchors import JAX, WARPDRIVE, anchor
+from bench.judge.published.anchors import JAX, WARPDRIVE, anchor
 from bench.peers import learning, search, sides, worker
 from bench.peers.adapters import pufferlib
 from bench.peers.adapters.gymnasium import IDS, prepare

@@ -15,8 +15,8 @@ import pytest
 from bench import report
 from bench.core import stats
 from bench.core.record import Record, read_all
-from bench.judge.claims import Claims, for_report
-from bench.judge.ledger import LINKS
+from bench.judge.published.claims import Claims, for_report
+from bench.judge.published.ledger import LINKS
 from bench.show.charts import DataPoint
 from bench.show.columns import Column, Table
 from bench.show.labels import digits

@@ -14,7 +14,7 @@ from bench.core import machine
 from bench.core.errors import Skip
 from bench.core.point import Check
 from bench.core.record import Context, Host, read_all
-from bench.judge.anchors import ANCHORS
+from bench.judge.published.anchors import ANCHORS
 from bench.options import require_known
 from bench.process.local import run_points
 from bench.process.sweep import run

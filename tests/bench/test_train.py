@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from bench.core.point import Check
-from bench.judge.anchors import ANCHORS, anchor
+from bench.judge.published.anchors import ANCHORS, anchor
 from bench.workloads import train
 from bench.workloads.setups import iterations, trainers
 from bench.workloads.setups.timing import Repeated, available, timed

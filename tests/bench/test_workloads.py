@@ -16,7 +16,7 @@ import torch
 from bench.core.errors import Skip
 from bench.core.measure import Plan, Ranks, Timed, Timer
 from bench.core.point import PLAIN, PLAIN_CASES, Preset, matches, point_name
-from bench.judge.ledger import CLAIMS
+from bench.judge.published.ledger import CLAIMS
 from bench.peers.catalogue import PEERS, PeerJob
 from bench.process import local
 from bench.workloads import cases, env_step, learn

@@ -12,10 +12,9 @@ import numpy as np
 from ...core.groups import groups_of
 from ...core.record import Record
 from ...core.stats import FEWEST_SEEDS, interquartile_band, interquartile_mean, median, median_interval
-from ...judge.anchors import SOURCES
+from ...judge.published.anchors import SOURCES
 from ...workloads.cases import CASES
 from ...workloads.shared import FP32, MEMBERS, continues_after_threshold
-from .. import peers
 from ..charts import Chart, MakeChart
 from ..columns import (
     BACKEND,
@@ -33,7 +32,7 @@ from ..columns import (
 from ..labels import SPREADS, backend_label, environment, medians, number, ratio_text
 from ..records import by, measured_alone, metric, point_order
 from ..tables import all_points, differing, every_point, note_column, over_baseline
-from . import env_charts, run_charts
+from . import env_charts, peers, run_charts
 from .run_charts import TASK
 
 # ------------------------------------------------------------------ train, scaling, memory

@@ -12,8 +12,8 @@ from ...core.point import Metric
 from ...core.record import Record
 from ..charts import GREY, Chart, DataPoint, Panel, Series, chart, in_rows, lines, points_along
 from ..labels import BACKEND_NAME, BACKEND_STYLE, environment
-from ..peers import fastest_variants
 from ..records import derived_metric, grouped, joules, latest, metric, plain
+from .peers import fastest_variants
 
 RATE: Final = "env_steps_per_s"
 SATURATED: Final = 0.9

@@ -12,7 +12,7 @@ import numpy as np
 from ...core.point import Curve, Metric
 from ...core.record import Record
 from ...core.stats import Floats, interquartile_band, interquartile_mean
-from ...judge.anchors import CARD, JAX, WARPDRIVE, Anchor, anchor
+from ...judge.published.anchors import CARD, JAX, WARPDRIVE, Anchor, anchor
 from ...workloads.shared import ON_GPU, continues_after_threshold
 from ..charts import (
     GREY,
@@ -171,7 +171,7 @@ def _references(best: Mapping[str, Record], names: Sequence[str]) -> list[Series
         other = reference_of(record)
         if other is not None and other.env_steps_per_s is not None:
             rate, label = other.env_steps_per_s, "" if ratio_to_published(record) >= 1 else _over_reference(record)
-            place = DataPoint(rate, names.index(name), rate, rate, "bench/judge/anchors.toml", label)
+            place = DataPoint(rate, names.index(name), rate, rate, "bench/judge/published/anchors.toml", label)
             points.setdefault(other.by, []).append(place)
     return [
         Series(f"{by} (on an H200)", GREY | {"marker": REFERENCE_MARKER[by]}, own) for by, own in sorted(points.items())

@@ -10,12 +10,12 @@ import typer
 
 from warpdrive_min.files import require_writable
 
-from .core.errors import FileError, ShowError, exiting
-from .core.record import RESULTS, read_all, reporting_skipped_lines, selected
-from .options import Where, say
-from .show import plots, render
-from .show.columns import Column, Table
-from .show.scores import (
+from ..core.errors import FileError, ShowError, exiting
+from ..core.record import RESULTS, read_all, reporting_skipped_lines, selected
+from ..options import Where, say
+from ..show import plots, render
+from ..show.columns import Column, Table
+from ..show.scores import (
     WANTED_SEEDS,
     Estimate,
     Scores,

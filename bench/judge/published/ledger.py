@@ -14,18 +14,18 @@ from typing import Any, Final, Literal
 
 from pydantic import ValidationError
 
-from ..core.archive import read_toml
-from ..core.errors import FileError
-from ..core.groups import groups_of
-from ..core.nvml import pcie_bytes_per_s
-from ..core.point import ABSENT, Direction, Point
-from ..core.record import Comparison, Record, are_on_two_cards
-from ..core.schema import Model, error_text
-from ..core.stats import median, median_interval, weakest
-from ..show.labels import number, plural
-from ..show.records import metric
+from ...core.archive import read_toml
+from ...core.errors import FileError
+from ...core.groups import groups_of
+from ...core.nvml import pcie_bytes_per_s
+from ...core.point import ABSENT, Direction, Point
+from ...core.record import Comparison, Record, are_on_two_cards
+from ...core.schema import Model, error_text
+from ...core.stats import median, median_interval, weakest
+from ...show.labels import number, plural
+from ...show.records import metric
+from ..evidence import Estimate, Filter, Interval, is_of_shared_gpu, remarks
 from . import anchors
-from .evidence import Estimate, Filter, Interval, is_of_shared_gpu, remarks
 
 FILE: Final = Path(__file__).with_name("claims.toml")
 ABOUT: Final = 0.1

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from ..core.point import conditions, matches
-from ..core.record import Record
-from .columns import Column, Table, unsettled
-from .labels import environment, number, ratio_text
+from ...core.point import conditions, matches
+from ...core.record import Record
+from ..columns import Column, Table, unsettled
+from ..labels import environment, number, ratio_text
+from ..records import latest, measured_alone, rate_of
 from .peers import fastest_variants
-from .records import latest, measured_alone, rate_of
 
 ONE: Final = "ours, one step per launch"
 ALL: Final = "ours, many steps per launch, all transitions stored"

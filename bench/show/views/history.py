@@ -11,14 +11,14 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from ruptures import KernelCPD
 
-from ..core.groups import groups_of
-from ..core.point import Figure
-from ..core.record import ALONE, UNTIMED, Record, merged, oldest_first
-from ..core.stats import median
-from ..judge.evidence import busy, disturbances, mismatches
-from .charts import GREY, Axis, Chart, DataPoint, Panel, Series
-from .labels import BACKEND_STYLE, backend_label, commit_label, is_ours, point_label, quantity
-from .records import axes_except, derived_metric, env_order, first_metric, joules
+from ...core.groups import groups_of
+from ...core.point import Figure
+from ...core.record import ALONE, UNTIMED, Record, merged, oldest_first
+from ...core.stats import median
+from ...judge.evidence import busy, disturbances, mismatches
+from ..charts import GREY, Axis, Chart, DataPoint, Panel, Series
+from ..labels import BACKEND_STYLE, backend_label, commit_label, is_ours, point_label, quantity
+from ..records import axes_except, derived_metric, env_order, first_metric, joules
 
 MOST_RUNS: Final = 730
 """Maximum runs of a history; older ones are left out."""

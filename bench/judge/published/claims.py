@@ -11,17 +11,17 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
-from ..core.archive import with_archived
-from ..core.case import Job
-from ..core.groups import groups_of
-from ..core.point import Point, Preset
-from ..core.record import SWEEPS, Comparison, Record, merged, read_all, reporting_skipped_lines
-from ..show.columns import Column, Table
-from ..show.labels import SPREADS, UNSETTLED, number
-from ..show.sets import newest_sets
-from ..workloads.cases import CASES, is_present, jobs
-from ..workloads.learn import SEEDS
-from .evidence import Estimate, Filter, Judgement, hardware_of, point_key, position
+from ...core.archive import with_archived
+from ...core.case import Job
+from ...core.groups import groups_of
+from ...core.point import Point, Preset
+from ...core.record import SWEEPS, Comparison, Record, merged, read_all, reporting_skipped_lines
+from ...show.columns import Column, Table
+from ...show.labels import SPREADS, UNSETTLED, number
+from ...show.sets import newest_sets
+from ...workloads.cases import CASES, is_present, jobs
+from ...workloads.learn import SEEDS
+from ..evidence import Estimate, Filter, Judgement, hardware_of, point_key, position
 from .ledger import CLAIMS, LINKS, PEER, UNNAMED, Claim, Query
 
 OURS: Final = "this project"

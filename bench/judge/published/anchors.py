@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
-from ..core.archive import read_toml
-from ..core.point import Point
-from ..core.schema import Model
+from ...core.archive import read_toml
+from ...core.point import Point
+from ...core.schema import Model
 
 FILE: Final = Path(__file__).with_suffix(".toml")
 _TABLES: Final = read_toml(FILE)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from ..core.point import Figure
-from ..core.record import Record
-from .charts import GREY, Axis, Chart, DataPoint, Panel, Series
-from .columns import Column, Table, axis_column, interval_column, metric_column
-from .labels import BACKEND_NAME, BACKEND_STYLE, SPREADS, device_label, environment, medians, plural, ratio_text
-from .records import axes_except, by, derived, grouped, latest, point_order, rate_of
+from ...core.point import Figure
+from ...core.record import Record
+from ..charts import GREY, Axis, Chart, DataPoint, Panel, Series
+from ..columns import Column, Table, axis_column, interval_column, metric_column
+from ..labels import BACKEND_NAME, BACKEND_STYLE, SPREADS, device_label, environment, medians, plural, ratio_text
+from ..records import axes_except, by, derived, grouped, latest, point_order, rate_of
 
 
 def _ratio(found: Figure) -> str:

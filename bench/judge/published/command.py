@@ -15,17 +15,17 @@ from warpdrive_min.collector import collection_paused
 from warpdrive_min.files import require_writable
 from warpdrive_min.terminal import echo
 
-from .core.errors import Code, FileError, exiting
-from .core.groups import groups_of
-from .core.record import SWEEPS, Context, Record, read_results, reporting_skipped_lines
-from .judge import claims as judging
-from .judge.ledger import CLAIMS, Claim
-from .options import refuse_unused
-from .process.sweep import measure_missing
-from .show import render
-from .show.columns import Table
-from .show.sets import past_records, published_records
-from .workloads.shared import availability
+from ...core.errors import Code, FileError, exiting
+from ...core.groups import groups_of
+from ...core.record import SWEEPS, Context, Record, read_results, reporting_skipped_lines
+from ...options import refuse_unused
+from ...process.sweep import measure_missing
+from ...show import render
+from ...show.columns import Table
+from ...show.sets import past_records, published_records
+from ...workloads.shared import availability
+from . import claims as judging
+from .ledger import CLAIMS, Claim
 
 
 def claims(
@@ -80,7 +80,7 @@ def measure_now(claims: Sequence[Claim], out: Path) -> list[Record]:
 
     Prints the backends that are not available.
     """
-    from .process.local import run_points  # noqa: PLC0415  (imports torch)
+    from ...process.local import run_points  # noqa: PLC0415  (imports torch)
 
     states = availability()
     queries = [claim.query for claim in claims if claim.query is not None]

@@ -1,0 +1,1 @@
+"""Published claims and rates, and what records say of them."""
