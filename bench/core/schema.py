@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import reprlib
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Required
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
@@ -65,8 +65,9 @@ def _plain(value: Any) -> Any:
 
 def _iso(text: str) -> str:
     try:
-        datetime.fromisoformat(text)
-    except ValueError as error:
+        time = datetime.fromisoformat(text)
+        time.replace(tzinfo=time.tzinfo or UTC).astimezone(UTC)  # years 1 and 9999 of some zones are no years in UTC
+    except (ValueError, OverflowError) as error:
         raise PydanticCustomError("time", "must be a time as 2026-01-31T12:00:00+00:00") from error
     return text
 

@@ -53,6 +53,7 @@ NUMBERS = [
     ({"work_per_run": {}}, "work_per_run: "),
     ({"work_per_run": {"env_steps": 10**400}}, "work_per_run.env_steps: "),
     ({"started_at": "yesterday"}, "started_at: "),
+    ({"started_at": "0001-01-01T00:00:00+05:00"}, "started_at: "),
     ({"duration_s": -604800.0}, "duration_s: "),
     ({"threads": 0}, "threads: "),
     ({"roofline": float("nan")}, "roofline: "),

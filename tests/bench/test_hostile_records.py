@@ -102,6 +102,7 @@ COMMANDS = {
     "table": [],
     "paper": ["--out", "out/a/b"],
     "report": ["--out", "out/r.html"],
+    "board": ["--out", "out/board"],
     "plot": ["--out", "out/figures"],
     "export": ["--out", "out/asv"],
     "gate": ["--junit", "out/r.xml", "--summary", "out/s.md", "--annotations"],
