@@ -8,6 +8,7 @@ gate compares machine code and runs nothing.
 from __future__ import annotations
 
 import math
+import shlex
 import signal
 import time
 import traceback
@@ -54,6 +55,7 @@ from ..show.columns import Column, unsettled
 from ..static import verdict
 from ..workloads.cases import CASES
 from ..workloads.outside import job_of, names_of
+from ..workloads.shared import is_outside
 from . import untimed
 from .calibration import CALIBRATIONS, Calibration, noise, read, store
 from .evidence import Estimate, Evidence, Judgement, check_allowed, key, mismatches, name_of, position
@@ -183,8 +185,8 @@ def gate(
         if not static and (arch or config):
             raise CompareError("gate: --arch and --config need --static (got it without); add --static")
         if env and not static and (records is not None or not is_file(report.baseline)):
-            rule = "is of machine code, or of records in --baseline that are measured again"
-            raise CompareError(f"--env: {rule} (got {env}); add --static, or leave it out")
+            rule = "needs --static, or records as --baseline that are measured again"
+            raise CompareError(f"--env: {rule} (got {', '.join(env)}); {_before_the_change(env[0], 'run')}")
         report.threshold = parse_threshold(threshold)
         if records is not None and not exists(records):
             raise CompareError(f"--records: must exist (got {records}); name a file or folder of records")
@@ -392,6 +394,12 @@ def calibrate_if_needed(points: Sequence[Job], baseline: str, choice: Choice) ->
     return [text]
 
 
+def _before_the_change(env: str, command: str) -> str:
+    """Return how to gate an environment that no revision of this clone has."""
+    words = f"python -m bench {command} --env {shlex.quote(env)} --out before"
+    return f"record it before the change with `{words}`, then give --baseline before"
+
+
 def from_machine_code(report: Report, records: Path | None, choice: Choice) -> None:
     """Fill a report from the machine code of both sides.
 
@@ -410,6 +418,9 @@ def from_machine_code(report: Report, records: Path | None, choice: Choice) -> N
             rule = f"must be records (got {report.baseline}), as --records are; name a file"
             raise NotComparable(f"gate: --baseline {rule}")
         else:
+            for name in filter(is_outside, choice.envs):
+                rule = "must be in envs/, as only the code of this clone is checked out at a revision"
+                raise CompareError(f"--env: {rule} (got {name}); {_before_the_change(name, 'static')}")
             with checkouts(report.baseline) as (tree,):
                 before = records_of_side(choice, "a", context, a, tree)
         now = records_of_side(choice, "b", context, b) if records is None else choice.of(records)

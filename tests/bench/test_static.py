@@ -369,6 +369,15 @@ def test_stopped_gate_keeps_finished_programs(stop, code, tmp_path, monkeypatch)
     assert compiled == ["pendulum"]
 
 
+def test_environment_outside_the_clone_has_no_revision(monkeypatch, tmp_path):
+    """Both sides would import the same code, so nothing could differ."""
+    compiled = compiling(monkeypatch, "walk")
+    words = "gate", "--static", "--baseline", "HEAD", "--out", tmp_path
+    said = bench(*words, "--env", "walk:Walk", exits=Code.BROKEN)
+    assert "record it before the change with `python -m bench static --env walk:Walk --out before`" in said
+    assert not compiled
+
+
 def test_programs_after_the_end_are_not_started():
     """Programs that may not start have an empty answer."""
     programs = [{"name": "cartpole", "backend": "pycuda"}] * 3
