@@ -597,5 +597,5 @@ def report_on(baseline: str, threshold: float, static: bool = False) -> Report:
     """Return an empty report on times, or on machine code."""
     report = Report(baseline=baseline, threshold=threshold, columns=COLUMNS)
     if static:
-        report.what, report.verdicts, report.columns = "kernels", verdict.VERDICTS[::-1], verdict.COLUMNS
+        report.what, report.verdicts, report.columns = "kernel", verdict.VERDICTS[::-1], verdict.COLUMNS
     return report

@@ -13,6 +13,7 @@ from warpdrive_min.errors import one_line, printable, shortened
 from ..core.errors import Code
 from ..show import render
 from ..show.columns import Column, Table
+from ..show.labels import plural
 from .evidence import Judgement
 
 Kind = Literal["broken", "not comparable", "changed", "left out"]
@@ -68,7 +69,7 @@ class Report:
     verdicts: Sequence[str] = ("ok", "inconclusive", "regression")
     """Verdicts counted in the first line."""
     columns: Sequence[Column[Judgement[str]]] = ()
-    what: str = "points"
+    what: str = "point"
     rows: list[Judgement[str]] = field(default_factory=list)
     problems: list[tuple[Kind, str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -103,7 +104,7 @@ class Report:
         """Number of judgements of each verdict, as a sentence."""
         counts = [f"{sum(row.verdict == name for row in self.rows)} {name}" for name in self.verdicts]
         return (
-            f"{len(self.rows)} {self.what} against `{self.baseline}` at a threshold of {self.threshold:.2%}: "
+            f"{plural(len(self.rows), self.what)} against `{self.baseline}` at a threshold of {self.threshold:.2%}: "
             f"{', '.join(counts)}."
         )
 

@@ -182,7 +182,7 @@ class NumbaCuda(DevicelessGpu, NumbaBackend):
 
             nvrtc.nvrtcVersion(), nvvm.version()
         except Exception as error:  # noqa: BLE001  (no package, no library, or one that cannot be loaded)
-            return Availability(False, f"cannot compile ({error})", install_command("static"))
+            return Availability(False, f"cannot compile ({' '.join(str(error).split())})", install_command("static"))
         return Availability(True)
 
     def compile(self, source: Source, constants: Mapping[str, Constant]) -> dict[str, Kernel]:

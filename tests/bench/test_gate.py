@@ -379,7 +379,7 @@ def test_gate_measures_the_baseline_again(tmp_path):
         pass
     judged = (Code.OK, Code.REGRESSION, Code.INCONCLUSIVE)
     said = run_gate(tmp_path, "--baseline", tmp_path / "baseline.jsonl", "--where", "env=cartpole", exits=judged)
-    assert "1 points against" in said
+    assert "1 point against" in said
     (file,) = (tmp_path / "out").glob("*.jsonl")
     assert [each.point for each in read_all([file])] == [
         job.point for job in todo if matches(job.point, ["env=cartpole"])

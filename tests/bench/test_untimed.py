@@ -132,4 +132,4 @@ def test_baseline_file_of_memory_is_measured_again(tmp_path):
     words = ["--baseline", tmp_path / "before.jsonl", "--out", tmp_path / "out", "--calibrations", tmp_path / "none"]
     said = bench("gate", *words, exits=Code.REGRESSION)
     assert "| regression |" in said
-    assert "1 points against" in said
+    assert "1 point against" in said

@@ -92,7 +92,8 @@ def render(
                     lambda done, n: progress.update(task, completed=done, total=n),
                 )
     end = episode.outcome or "not ended"
-    say(f"{out}: {episode.env_name}, {episode.n_frames - 1} steps, {end}, {out.stat().st_size:,} bytes")
+    n_steps = episode.n_frames - 1
+    say(f"{out}: {episode.env_name}, {n_steps:,} {'step' if n_steps == 1 else 'steps'}, {end}, {out.stat().st_size:,} bytes")
 
 
 def _environment(
