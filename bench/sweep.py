@@ -30,6 +30,7 @@ from .process.local import run_points
 from .process.stopping import register_outputs
 from .process.sweep import Runner, in_processes, missing, read_existing, run
 from .show import documents, plots
+from .show.labels import plural
 from .show.records import by_machine
 from .workloads.cases import jobs
 from .workloads.outside import outside_jobs, outside_of
@@ -108,7 +109,7 @@ def command(
             raise typer.Exit(Code.NOTHING)
         todo = in_processes(here, processes)
         n = len(missing(todo, file))
-        say(f"{n:,} points, about {_duration(n * SECONDS[preset])}")
+        say(f"{plural(n, 'point')}, about {_duration(n * SECONDS[preset])}")
         records = _with_progress(todo, n, context, file, runner)
     if resume:
         records = read_existing(file)[0]
