@@ -281,7 +281,8 @@ def measure_again(
     context = Context.here(presets.pop(), file.stem)
     here = wanted[0].model_copy(update={"machine": dict(context.machine)})
     if differ := mismatches(wanted[0], here, allowed):
-        raise NotComparable(f"gate: {'; '.join(differ)}")
+        do = "make this machine equal, or allow the field with --allow-mismatch"
+        raise NotComparable(f"gate: baseline against here: {'; '.join(differ)}; {do}")
     todo = [job_of(record, named) for record in wanted if record.case in CASES]
     return measure_missing(todo, context, file, run_points, say)
 

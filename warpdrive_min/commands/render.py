@@ -92,8 +92,8 @@ def render(
                     lambda done, n: progress.update(task, completed=done, total=n),
                 )
     end = episode.outcome or "not ended"
-    n_steps = episode.n_frames - 1
-    say(f"{out}: {episode.env_name}, {n_steps:,} {'step' if n_steps == 1 else 'steps'}, {end}, {out.stat().st_size:,} bytes")
+    steps_text = "1 step" if episode.n_frames == 2 else f"{episode.n_frames - 1:,} steps"
+    say(f"{out}: {episode.env_name}, {steps_text}, {end}, {out.stat().st_size:,} bytes")
 
 
 def _environment(
