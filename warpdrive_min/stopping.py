@@ -142,8 +142,8 @@ def quick_exit() -> Iterator[None]:
 
     def leave() -> None:
         with suppress(OSError, ValueError):  # the interpreter reports it
-            sys.stdout.flush()
-            sys.stderr.flush()
+            for stream in filter(None, (sys.stdout, sys.stderr)):  # None: closed by the shell
+                stream.flush()
             if codes:
                 os._exit(codes[0])
 

@@ -154,3 +154,12 @@ with stopping.quick_exit():
     is_message = code == "'message'"  # the interpreter prints it, and ends as usual
     assert done.stdout == "thread\natexit\n" + "shut down" * is_message
     assert (done.returncode, done.stderr) == ((1, "message\n") if is_message else (int(eval(code) or 0), ""))
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_quick_exit_without_streams(closed, tmp_path):
+    """A stream that the shell has closed is not flushed; the exit code stays."""
+    program = f"{LIGHT}\nwith stopping.quick_exit():\n    sys.exit(3)"
+    words = ["sh", "-c", f'"$0" "$@" {closed}', sys.executable, "-S", "-c", program, str(ROOT)]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (3, "", "")
