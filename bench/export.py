@@ -6,6 +6,7 @@ import io
 import itertools
 import json
 import tempfile
+import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from warpdrive_min.terminal import echo
 from .core import machine
 from .core.errors import FileError, ShowError, exiting
 from .core.point import Figure
-from .core.record import Record, merged, read_all, reporting_skipped_lines
+from .core.record import Record, merged, read_all, reporting_skipped_lines, require_no_source
 from .core.stats import median
 from .judge.evidence import name_of
 from .show.frames import frame_of
@@ -64,6 +65,7 @@ def export(
     """
     require_writable(out, "--out", is_file=to is not Format.asv)
     with exiting(1, FileError, ShowError, OSError, to_stderr=True):
+        require_no_source(out, "--out", records)
         with reporting_skipped_lines() as skipped_lines:
             given = read_all(records, skipped_lines)
         if to in LEARNING:
@@ -130,8 +132,10 @@ def rliable(scores: Scores) -> bytes:
     ``dict(numpy.load(file))`` is the score dictionary of rliable.
     """
     content = io.BytesIO()
-    arrays: dict[str, Any] = {name: scores.matrix(name) for name in scores.returns}
-    np.savez(content, **arrays)
+    with zipfile.ZipFile(content, "w") as archive:  # `numpy.savez` accepts no array of the name "file"
+        for name in scores.returns:
+            with archive.open(f"{name}.npy", "w") as file:
+                np.lib.format.write_array(file, scores.matrix(name), allow_pickle=False)
     return content.getvalue()
 
 
@@ -149,10 +153,18 @@ def marl_eval(scores: Scores) -> str:
 
 
 def _curve_of(record: Record) -> dict[str, Any]:
-    """Return a run's curve at `N_STEPS` positions, and its return after training."""
-    assert record.curve is not None, "a run to the end has a curve"
-    returns = record.curve.mean_return[str(record.point["learner"])]
-    known = [(x, y) for x, y in zip(record.curve.env_steps, returns, strict=True) if y is not None]
+    """Return a run's curve at `N_STEPS` positions, and its return after training.
+
+    Raises:
+        ShowError: The record has no returns of its learner.
+    """
+    steps_, by_learner = (record.curve.env_steps, record.curve.mean_return) if record.curve else ([], {})
+    returns = by_learner.get(str(record.point["learner"]), [None] * len(steps_))
+    known = [(x, y) for x, y in zip(steps_, returns, strict=True) if y is not None]
+    if not known:
+        raise ShowError(
+            f"export: marl-eval needs a learning curve of each run (got none of {name_of(record)}); leave it out"
+        )
     steps = np.linspace(known[0][0], known[-1][0], N_STEPS)
     values = np.interp(steps, [x for x, _ in known], [y for _, y in known])
     curve = {

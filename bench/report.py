@@ -14,7 +14,15 @@ from warpdrive_min.terminal import echo
 
 from .core.errors import FileError, ShowError, exiting
 from .core.point import command_line
-from .core.record import Record, merged, oldest_first, read_all, read_comparisons, reporting_skipped_lines
+from .core.record import (
+    Record,
+    merged,
+    oldest_first,
+    read_all,
+    read_comparisons,
+    reporting_skipped_lines,
+    require_no_source,
+)
 from .judge.published.anchors import SOURCES
 from .judge.published.claims import Claims, for_report
 from .show.charts import Chart
@@ -40,6 +48,7 @@ def report(
     require_writable(out, "--out", is_file=True)
     with exiting(1, FileError, ShowError), reporting_skipped_lines() as skipped_lines:
         paths = records or published_records()
+        require_no_source(out, "--out", paths)
         before = [] if records else past_records()
         found, past = read_all(paths, skipped_lines), read_all(before, skipped_lines)
         claims = for_report([*found, *past], read_comparisons([*paths, *before], skipped_lines))

@@ -105,7 +105,15 @@ def glob_paths(pattern: str) -> list[Path]:
 # ------------------------------------------------------------------ JSON and TOML
 
 
-def parse_text(text: bytes | str, parse: Callable[[str], Any] = json.loads) -> Any:
+def parse_json(text: str) -> Any:
+    """Parse JSON; halves of a character that no UTF-8 can hold become "?"."""
+    value = json.loads(text)
+    if "\\ud" not in text.lower():
+        return value
+    return json.loads(json.dumps(value, ensure_ascii=False).encode(errors="replace"))
+
+
+def parse_text(text: bytes | str, parse: Callable[[str], Any] = parse_json) -> Any:
     """Parse a text.
 
     Raises:
@@ -123,7 +131,7 @@ def parse_text(text: bytes | str, parse: Callable[[str], Any] = json.loads) -> A
         raise FileError(f"cannot be read ({error})") from error
 
 
-def read(path: File, parse: Callable[[str], Any] = json.loads) -> Any:
+def read(path: File, parse: Callable[[str], Any] = parse_json) -> Any:
     """Parse a file; raises FileError, which names the file."""
     try:
         return parse_text(read_bytes(path), parse)

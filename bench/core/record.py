@@ -25,6 +25,7 @@ from pydantic_core import PydanticCustomError
 from warpdrive_min import cores, files
 from warpdrive_min.backends.cache import excerpt
 from warpdrive_min.collector import collection_paused
+from warpdrive_min.errors import WriteError
 from warpdrive_min.terminal import echo
 
 from . import machine, nvml
@@ -317,7 +318,9 @@ class Record(_Line):
         needed = {"samples_ns": timed, "work_per_run": timed or n > 0, "metrics": timed} if self.status == "ok" else {}
         for name in (name for name, is_needed in needed.items() if is_needed and not getattr(self, name)):
             raise PydanticCustomError(name, "{name} must be present, as status is ok (got none)", {"name": name})
-        for name, of_each in (("device_ns", self.device_ns), ("process", self.process)):
+        starts: Mapping[str, list[float]] = self.notes.get("samples_s", {}) if n else {}
+        of_samples = {f"notes.samples_s.{name}": times for name, times in starts.items()}
+        for name, of_each in {"device_ns": self.device_ns, "process": self.process, **of_samples}.items():
             if of_each is not None and len(of_each) != n:
                 rule = "{name} must have an entry for each of {n} samples (got {got})"
                 raise PydanticCustomError(name, rule, {"name": name, "n": n, "got": len(of_each)})
@@ -677,6 +680,19 @@ def files_in(path: Path) -> list[File]:
     except OSError as error:
         raise RecordError(f"{path}: cannot be read ({error.strerror})") from error
     return [place]
+
+
+def require_no_source(out: Path, option: str, sources: Iterable[Path]) -> None:
+    """Check that an output file is none of the files that records are read from.
+
+    Raises:
+        WriteError: It is one, which would be replaced.
+        RecordError: A source does not exist.
+    """
+    files_read = (each for source in sources for each in (source, *files_in(source)))
+    if any(out.resolve() == Path(str(each)).resolve() for each in files_read):
+        rule = f"must not be a file that records are read from (got {out})"
+        raise WriteError.of(option, rule, do="name another one")
 
 
 def _lines(paths: Iterable[Path], skipped_lines: list[str] | None) -> Iterator[tuple[dict[str, Any], str]]:

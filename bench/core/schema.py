@@ -97,6 +97,7 @@ Plain = AfterValidator(_plain)
 """Checks the numbers within a value of any type."""
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=-MOST, le=MOST)]
 Amount = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0, le=MOST)]
+Positive = Annotated[float, Field(strict=True, gt=0, le=MOST)]
 Nanoseconds = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=1e-6, le=1e18)]
 """Duration of up to thirty years, ns."""
 Index = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
@@ -154,7 +155,16 @@ class TelemetryFields(Entries, total=False):
 class OursFields(Entries, total=False):
     """Declared entries of our point next to a peer's."""
 
+    case: Required[str]
     point: Required[dict[str, str | int | float | bool]]
+
+
+class MemberFields(Entries, total=False):
+    """Declared entries of a population's results, a value for each member; null: not reached."""
+
+    env_steps_to_threshold: Required[Annotated[list[Count | None], Field(min_length=1)]]
+    seconds_to_threshold: list[Amount | None]
+    return_after: list[Number]
 
 
 class NoteFields(Entries, total=False):
@@ -168,12 +178,17 @@ class NoteFields(Entries, total=False):
     ops_per_run: Size
     undisturbed_rounds: Size | None
     planted: Number
-    samples_s: dict[str, list[Amount]]
+    samples_s: dict[str, list[Seconds]]
+    joules_per_unit: Annotated[list[Positive], Field(min_length=1)]
+    fixed_bytes: Number | None
+    free_bytes: Number | None
+    stepped_envs: Number | None
+    options: dict[str, Any]
     remarks: list[str]
     ours: OursFields
     version: str | None
     counts: str
-    members: dict[str, Any]
+    members: MemberFields
     throttled_samples: dict[str, Size]
     code: str
     blocks: Size | None

@@ -30,7 +30,7 @@ from ..core.archive import exists
 from ..core.case import Job
 from ..core.errors import CompareError, FileError, NotComparable, NothingMeasured
 from ..core.point import PresetName, command_line, point_name
-from ..core.record import Context, Record, existing_files, read_all
+from ..core.record import Context, Record, existing_files, read_all, require_no_source
 from ..core.stats import CONFIDENCE, holm, median, smallest_detectable
 from ..options import (
     COMPARISONS,
@@ -160,8 +160,10 @@ def gate(
     if len(set(given.values())) < len(given):
         files = " ".join(f"{option} {file}" for option, file in given.items())
         raise typer.BadParameter(f"{' and '.join(given)}: must be different files (got {files}); rename one")
+    sources = [side for side in (records, Path(baseline or "")) if side and is_file(str(side))]
     for option, file in given.items():
         require_writable(file, option, is_file=True)
+        require_no_source(file, option, sources)
     report = report_on(baseline or "nothing", THRESHOLD, static)
     choice = Choice(
         preset=preset.value,

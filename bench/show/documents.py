@@ -153,7 +153,9 @@ def markdown_tables(
         paths = [path for name in records for path in (newest_sets() if name == NEWEST else existing_files([name]))]
         there = read_all(paths, skipped_lines)
     if overview:
-        here = [record for record in there if kind(record.machine).startswith(on)]
+        if metric:
+            raise ShowError(f"table: --metric {metric} has no effect with --overview; leave it out")
+        here = [record for record in selected(there, cases, where) if kind(record.machine).startswith(on)]
         return render.markdown(make_overview(here))
     if not there:
         raise ShowError(f"table: {names} has no record; name a file or folder that `python -m bench run` wrote")

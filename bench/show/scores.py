@@ -26,8 +26,6 @@ from .records import latest
 RETURN: Final = "return_after"
 WANTED_SEEDS: Final = 20
 """Smallest number of seeds of a task that is not marked."""
-MUST_AGREE: Final = ("algorithm", "backend", "precision", "n_envs", "network")
-"""Axes that runs of one task and algorithm share."""
 N_LEVELS: Final = 61
 """Levels of a performance profile."""
 LINES: Final = ("-", "--", "-.", ":")
@@ -79,8 +77,9 @@ def scores_of(records: Sequence[Record], axis: str = "algorithm") -> Scores:
     cells = {(name, task): list[Record]() for name in named for task in tasks}
     for each in sorted(whole, key=lambda record: int(record.point["seed"])):
         cells[str(each.point.get(axis, "absent")), (str(each.point["env"]), str(each.point["learner"]))].append(each)
+    differ = {axis, "seed"}
     for (name, (env, _)), own in cells.items():
-        for other in (other for other in MUST_AGREE if other != axis):
+        for other in {name: None for each in own for name in each.point if name not in differ}:
             if len(values := {str(each.point.get(other, "absent")) for each in own}) > 1:
                 rule = f"runs of {name} on {env} must share {other}"
                 raise ShowError(f"learning: {rule} (got {', '.join(sorted(values))}); add --where {other}=VALUE")
@@ -90,17 +89,22 @@ def scores_of(records: Sequence[Record], axis: str = "algorithm") -> Scores:
     while not (shared := [task for task in tasks if all(cells[name, task] for name in named)]):
         named.remove(min(named, key=lambda name: sum(bool(cells[name, task]) for task in tasks)))
     of_tasks = [[each for name in named for each in cells[name, task]] for task in shared]
+    ends = [
+        (
+            median([_metric(each, "return_before") for each in own]),
+            max(float(each.point["threshold"]) for each in own),
+        )
+        for own in of_tasks
+    ]
+    for (env, _), (low, high) in zip(shared, ends, strict=True):
+        if high <= low:
+            rule = f"the threshold of {env} must be above its untrained return, {low:g}"
+            raise ShowError(f"learning: {rule} (got {high:g}); add --where env=OTHER")
     return Scores(
         returns={name: [_returns(cells[name, task]) for task in shared] for name in named},
         seeds={name: [cells[name, task] for task in shared] for name in named},
         tasks=[environment(env) + (f" ({learner})" if learner != "shared" else "") for env, learner in shared],
-        ends=[
-            (
-                median([_metric(each, "return_before") for each in own]),
-                max(float(each.point["threshold"]) for each in own),
-            )
-            for own in of_tasks
-        ],
+        ends=ends,
         left_out=[name for name in every if name not in named]
         + [environment(env) for env, learner in tasks if (env, learner) not in shared],
     )

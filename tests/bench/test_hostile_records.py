@@ -104,8 +104,10 @@ COMMANDS = {
     "report": ["--out", "out/r.html"],
     "board": ["--out", "out/board"],
     "plot": ["--out", "out/figures"],
+    "board": ["--out", "out/board", "--repository", "https://example.org/a"],
     "export": ["--out", "out/asv"],
-    "gate": ["--junit", "out/r.xml", "--summary", "out/s.md", "--annotations"],
+    "csv": ["--out", "out/r.csv"],
+    "gate": ["--junit", "out/r.xml", "--summary", "out/s.md", "--comment", "out/c.md", "--annotations"],
     "reproduce": ["--out", "out/r.jsonl"],
 }
 
@@ -121,11 +123,12 @@ COMMANDS = {
         {
             "run_id": EVIL,
             "machine": {"gpu": f"../../{EVIL}", "cpu": EVIL, "cores": EVIL, "python": EVIL},
-            "notes": {"note": EVIL},
+            "notes": {"note": EVIL, EVIL: EVIL},
             "command": EVIL,
         },
+        {"scope": {EVIL: EVIL}},
     ],
-    ids=["case up", "case root", "case", "point", "rest"],
+    ids=["case up", "case root", "case", "point", "rest", "refused"],
 )
 def test_texts_of_records_are_escaped(command, changes, tmp_path, monkeypatch):
     """Texts of records are escaped in all outputs.
@@ -141,10 +144,12 @@ def test_texts_of_records_are_escaped(command, changes, tmp_path, monkeypatch):
     Path("r.jsonl").write_text("".join(json.dumps(each | changes) + "\n" for each in lines))
     words = {
         "export": ["asv", "r.jsonl"],
+        "csv": ["csv", "r.jsonl"],
         "gate": ["--baseline", "r.jsonl", "--records", "r.jsonl"],
         "reproduce": ["no such run", "--records", "r.jsonl"],
     }.get(command, ["r.jsonl"])
-    shown = bench(command, *words, *COMMANDS[command], exits=(0, 1, 2, 3, 5))
+    name = "export" if command == "csv" else command
+    shown = bench(name, *words, *COMMANDS[command], exits=(0, 1, 2, 3, 5))
     assert {each for each in shown if not each.isprintable()} <= {"\n"}
     assert "Traceback" not in shown
     outside = [path for path in tmp_path.rglob("*") if path.is_file() and not path.is_relative_to(folder / "out")]
@@ -155,6 +160,28 @@ def test_texts_of_records_are_escaped(command, changes, tmp_path, monkeypatch):
     for path in folder.rglob("*.tex"):
         assert "\\input{/" not in path.read_text()
         assert "\x1b" not in path.read_text()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["report", "{r}", "--out", "{r}"],
+        ["export", "csv", "{r}", "--out", "{r}"],
+        ["export", "rliable", ".", "--out", "{r}"],
+        ["gate", "--baseline", "{r}", "--records", "{r}", "--comment", "{r}"],
+        ["gate", "--baseline", "{r}", "--junit", "{r}"],
+    ],
+)
+def test_no_output_replaces_the_records(words, tmp_path, monkeypatch):
+    """An output that is a file of records is refused, by whatever path."""
+    monkeypatch.chdir(tmp_path)
+    append(Path("r.jsonl"), record())
+    before = Path("r.jsonl").read_bytes()
+    Path("link").symlink_to("r.jsonl")
+    *given, out = words
+    shown = bench(*(word.format(r="r.jsonl") for word in given), out.format(r="link"), exits=(1, 5))
+    assert "must not be a file that records are read from (got link); name another one" in shown
+    assert Path("r.jsonl").read_bytes() == before
 
 
 def test_two_cases_of_one_slug_have_two_files(tmp_path):

@@ -80,6 +80,26 @@ def test_runs_that_cannot_be_mixed_are_refused():
         scores_of([*RUNS, run("pendulum", "DDPG", 0, 100.0)])
     with pytest.raises(ShowError, match="needs runs to the end"):
         scores_of([])
+    with pytest.raises(ShowError, match=r"PPO on cartpole must share population \(got 8, absent\)"):
+        scores_of([*RUNS, run("cartpole", "PPO", 0, 100.0, population=8)])
+
+
+def test_scores_need_a_threshold_above_the_untrained_return():
+    """Otherwise a score divides by zero, or a better return scores lower."""
+    with pytest.raises(ShowError, match=r"threshold of cartpole must be above its untrained return, 20 \(got 20\)"):
+        scores_of([run("cartpole", "PPO", seed, 30.0, threshold=20.0) for seed in range(2)])
+
+
+def test_exports_take_any_record(tmp_path):
+    """An algorithm may have any name; a run without its curve is named."""
+    file, out = tmp_path / "r.jsonl", tmp_path / "out"
+    for seed in range(2):
+        append(file, run("cartpole", "file", seed, 100.0).model_copy(update={"curve": None}))
+    bench("export", "rliable", file, "--out", out)
+    assert dict(np.load(out))["file"].shape == (2, 1)
+    assert "needs a learning curve of each run (got none of learn[" in bench(
+        "export", "marl-eval", file, "--out", out, exits=1
+    )
 
 
 def test_command_and_exports(tmp_path):
