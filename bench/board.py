@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -42,6 +43,10 @@ from .show.views.history import (
 OUT: Final = Path("results/board")
 INDEX: Final = "index.html"
 FEED: Final = "feed.xml"
+RUNS: Final = "runs"
+HISTORIES: Final = "histories"
+PAGE: Final = re.compile(r"[A-Za-z0-9-]+-[0-9a-f]{8}\.html")
+"""Name that `page_name` gives."""
 RANGES: Final = {"30 days": 30, "90 days": 90, "all": 0}
 """Ranges of a history back from its newest run, days; 0: no limit."""
 RECENT: Final = 30.0
@@ -77,11 +82,10 @@ def board(
         if repository and not repository.startswith(("https://", "http://")):
             raise ShowError(f"board: --repository must begin with https:// (got {repository}); give its web address")
         files, n_left_out = site(read_all(records, skipped_lines), (repository or "").rstrip("/"), most_mb * 10**6)
-    if (out / FEED).exists():  # an earlier board, whose pages would count towards the size
-        for old in {*out.rglob("*.html")} - {out / name for name in files}:
-            old.unlink()
-    for name, text in files.items():
-        write_atomically(out / name, text)
+    for name in sorted(files, key=lambda name: name in (INDEX, FEED)):  # these link to the others
+        write_atomically(out / name, files[name])
+    for old in {*own_pages(out)} - {out / name for name in files}:  # they would count towards the size
+        old.unlink()
     size = sum(len(text.encode()) for text in files.values()) / 1e6
     echo(f"board: {out / INDEX} ({len(files)} files, {size:.1f} MB; {n_left_out} runs without their records)")
 
@@ -124,14 +128,20 @@ def page_name(folder: str, *words: str) -> str:
     return f"{folder}/{slug(text)[:80]}-{hashlib.sha256(text.encode(errors='replace')).hexdigest()[:8]}.html"
 
 
+def own_pages(out: Path) -> list[Path]:
+    """Return the pages of a board in a folder, by their names; other files are the user's."""
+    pages = (page for folder in (RUNS, HISTORIES) for page in (out / folder).glob("*.html"))
+    return [page for page in pages if PAGE.fullmatch(page.name)]
+
+
 def run_page_name(run_id: str) -> str:
     """Return the file name of a run's page."""
-    return page_name("runs", run_id)
+    return page_name(RUNS, run_id)
 
 
 def history_page_name(record: Record) -> str:
     """Return the file name of the page with a record's history."""
-    return page_name("histories", kind(record.machine), str(record.point.get("env", "")))
+    return page_name(HISTORIES, kind(record.machine), str(record.point.get("env", "")))
 
 
 def history_link(record: Record) -> str:

@@ -248,10 +248,13 @@ def test_command_writes_a_site_and_replaces_its_own_pages(tmp_path: Path) -> Non
     bench("board", records, "--out", out)
     (old,) = (out / "runs").iterdir()
     (records / "one.jsonl").write_text(record(run_id="another").to_line())
-    (out / "mine.txt").write_text("stays")
+    mine = [out / name for name in ("mine.html", "docs/index.html", "runs/mine.html")]
+    for page in mine:
+        page.parent.mkdir(exist_ok=True)
+        page.touch()
     bench("board", records, "--out", out)
     assert not old.exists()
-    assert (out / "mine.txt").exists()
+    assert all(page.exists() for page in mine)
     assert (out / INDEX).read_text().startswith("<!doctype html>")
     told = bench("board", records, "--out", out, "--repository", "javascript:alert(1)", exits=1)
     assert "--repository must begin with https://" in told
