@@ -193,6 +193,8 @@ def publish(
     require_writable(out, "--out")
     wanted = Selection(points=[*(f"case={name}" for name in case or ()), *(where or ())], peers=peer or [])
     require_met(wanted.points, jobs(preset.value, wanted.points))
+    chosen(preset.value, wanted.peers, [])
+    interpreters(pythons)
     if unknown := set(left_out) - set(STEPS):
         raise typer.BadParameter(f"--skip {', '.join(sorted(unknown))}: unknown (known: {', '.join(STEPS)})")
     n_processes = processes or PROCESSES[preset.value]
