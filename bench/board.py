@@ -129,7 +129,10 @@ def page_name(folder: str, *words: str) -> str:
 
 
 def own_pages(out: Path) -> list[Path]:
-    """Return the pages of a board in a folder, by their names; other files are the user's."""
+    """Return a board's pages in a folder, by their names.
+
+    Other files are the user's.
+    """
     pages = (page for folder in (RUNS, HISTORIES) for page in (out / folder).glob("*.html"))
     return [page for page in pages if PAGE.fullmatch(page.name)]
 

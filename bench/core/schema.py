@@ -160,7 +160,10 @@ class OursFields(Entries, total=False):
 
 
 class MemberFields(Entries, total=False):
-    """Declared entries of a population's results, a value for each member; null: not reached."""
+    """Declared entries of a population's results.
+
+    Each list has a value for each member; null: not reached.
+    """
 
     env_steps_to_threshold: Required[Annotated[list[Count | None], Field(min_length=1)]]
     seconds_to_threshold: list[Amount | None]

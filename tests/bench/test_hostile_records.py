@@ -102,7 +102,6 @@ COMMANDS = {
     "table": [],
     "paper": ["--out", "out/a/b"],
     "report": ["--out", "out/r.html"],
-    "board": ["--out", "out/board"],
     "plot": ["--out", "out/figures"],
     "board": ["--out", "out/board", "--repository", "https://example.org/a"],
     "export": ["--out", "out/asv"],
