@@ -209,7 +209,7 @@ def history_pages(
 def env_page(found: Sequence[History], link: Callable[[Record], str], repository: str) -> str:
     """Return the page of an environment: charts and values of each case."""
     last = max((history[-1].record for history in found), key=days)
-    by_case = groups_of(found, lambda history: history[-1].record.case)
+    by_case = groups_of(found, lambda history: one_line(history[-1].record.case))  # as charts name them
     shown = {slug(chart.name): chart for chart in charts(found, link)}
     return page(
         "board_histories.html",

@@ -155,7 +155,7 @@ class TelemetryFields(Entries, total=False):
 class OursFields(Entries, total=False):
     """Declared entries of our point next to a peer's."""
 
-    case: Required[str]
+    case: str
     point: Required[dict[str, str | int | float | bool]]
 
 
@@ -165,7 +165,7 @@ class MemberFields(Entries, total=False):
     Each list has a value for each member; null: not reached.
     """
 
-    env_steps_to_threshold: Required[Annotated[list[Count | None], Field(min_length=1)]]
+    env_steps_to_threshold: Required[Annotated[list[Positive | None], Field(min_length=1)]]
     seconds_to_threshold: list[Amount | None]
     return_after: list[Number]
 

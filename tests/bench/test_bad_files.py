@@ -81,7 +81,7 @@ NUMBERS = [
     ({"notes": {"setup_s": "x"}}, "notes: setup_s: "),
     ({"notes": {"bytes_per_run": -5}}, "notes: bytes_per_run: "),
     ({"notes": {"remarks": [1]}}, "notes: remarks.0: "),
-    ({"notes": {"ours": {}}}, "notes: ours.case: Field required"),
+    ({"notes": {"ours": {}}}, "notes: ours.point: Field required"),
     ({"notes": {"joules_per_unit": [0.0]}}, "notes: joules_per_unit.0: Input should be greater than 0"),
     ({"notes": {"members": {}}}, "notes: members.env_steps_to_threshold: Field required"),
     ({"notes": {"samples_s": {"a": [1.0]}}}, "notes.samples_s.a must have an entry for each"),

@@ -125,9 +125,10 @@ COMMANDS = {
             "notes": {"note": EVIL, EVIL: EVIL},
             "command": EVIL,
         },
+        {"case": EVIL},
         {"scope": {EVIL: EVIL}},
     ],
-    ids=["case up", "case root", "case", "point", "rest", "refused"],
+    ids=["case up", "case root", "case", "point", "rest", "case ok", "refused"],
 )
 def test_texts_of_records_are_escaped(command, changes, tmp_path, monkeypatch):
     """Texts of records are escaped in all outputs.

@@ -95,7 +95,7 @@ def overview(records: Sequence[Record], backend: str = "pycuda") -> Table[Line]:
     for env, n_envs, n_agents in SIZES:
         size = conditions({"env": env, "n_envs": n_envs, "n_agents": n_agents})
         other = best("case=peer", "work=simulate", *size)
-        beside = {"case": other.notes["ours"]["case"], **other.notes["ours"]["point"]} if other else {}
+        beside = {"case": other.notes["ours"].get("case", ""), **other.notes["ours"]["point"]} if other else {}
         column = next((name for name, met in STEPPING.items() if other and matches(beside, met)), "")
         ours = {name: first(*met, *size) for name, met in STEPPING.items()}
         task = f"random actions: {environment(env, n_agents, n_envs)}"
