@@ -205,7 +205,7 @@ def test_resumed_run_measures_the_processes_that_are_missing(tmp_path, monkeypat
     (file,) = tmp_path.iterdir()
     n = len(read_all([file]))
     said = bench(*words, "--processes", "3", "--resume", file.stem)
-    assert f"{n // 2} points" in said
+    assert f"{n // 2} point" in said
     assert len(read_all([file])) == n // 2 * 3
 
 
