@@ -26,7 +26,8 @@ from ..process.interleaved import PairFiles, require_one_code
 from ..process.sweep import measure_missing, read_existing
 from ..workloads.cases import CASES
 from ..workloads.shared import MEMBERS, continues_after_threshold
-from .evidence import Estimate, Judgement, Key, key, mismatches, name_of
+from .evidence import Estimate, Judgement, Key, key, name_of
+from .pairing import pair_records
 from .sequential import FALSE_ALARMS, MISSES
 
 EXACT: Final = "exact"
@@ -87,13 +88,13 @@ def newest(records: Sequence[Record]) -> dict[Key, Record]:
 
 
 def evidence(records: Sequence[Record]) -> dict[Key, Record]:
-    """Return those of the `newest` records that are measured and correct."""
+    """Return the `newest` records without failed and skipped ones."""
     return {where: each for where, each in newest(records).items() if each.is_evidence}
 
 
 def judge(before: Sequence[Record], now: Sequence[Record], allowed: Sequence[str] = ()) -> Judged:
     """Return the judgements of memory and learning that both sides have."""
-    kept = [evidence(side) for side in (before, now)]
+    kept = (evidence(before), evidence(now))
     broken = {where for where, each in newest(now).items() if each.has_failed}
     alone = {
         where: f"{name_of(each)} is only in {words}"
@@ -101,13 +102,8 @@ def judge(before: Sequence[Record], now: Sequence[Record], allowed: Sequence[str
         for where, each in own.items()
         if where not in other and where not in broken
     }
-    pairs, refused = list[tuple[Record, Record]](), list[str]()
-    for where in (where for where in kept[0] if where in kept[1]):
-        a, b = kept[0][where], kept[1][where]
-        if differ := mismatches(a, b, allowed):
-            refused.append(f"{name_of(a)}: {'; '.join(differ)}")
-        else:
-            pairs.append((a, b))
+    paired, refused = pair_records(*kept, allowed)
+    pairs = [(pair.a, pair.b) for pair in paired]
     rows = [_of_bytes(a, b) for a, b in pairs if a.scope == "memory"]
     tasks = groups_of([pair for pair in pairs if pair[0].scope == "learn"], lambda pair: _task(pair[0]))
     drafts = [_of_task(task) for task in tasks.values()]
@@ -117,7 +113,7 @@ def judge(before: Sequence[Record], now: Sequence[Record], allowed: Sequence[str
 
 
 def _of_bytes(a: Record, b: Record) -> Judgement[str]:
-    """Return the judgement of bytes, of which each more is a regression."""
+    """Return the judgement of bytes; any increase is a regression."""
     one, other = (_bytes(record) for record in (a, b))
     estimate = Estimate(
         value=other / one,

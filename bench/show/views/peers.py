@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from ...core.point import Figure
@@ -66,7 +66,6 @@ def peers_table(records: Sequence[Record]) -> Table[Record]:
 
 def peer_learning_table(records: Sequence[Record]) -> Table[Record]:
     """Return when a peer and our code reached the threshold, by seed."""
-    axes = ("env", "algorithm", "threshold", "peer", "variant", "n_envs", "seed")
     columns = {
         "env_steps_to_threshold": "peer, env steps to threshold",
         "ours_env_steps_to_threshold": "ours, env steps to threshold",
@@ -78,35 +77,49 @@ def peer_learning_table(records: Sequence[Record]) -> Table[Record]:
         "whole_run_s": "peer, whole run, s",
         "compile_s": "peer, compile time, s",
     }
-    return Table(
-        caption="Training until a mean return reaches the threshold, with other software and ours from the same "
-        "seeds, without compile time. The peer's program is timed as a whole; the time per step is the average.",
-        rows=sorted(records, key=point_order(axes)),
-        columns=[
-            *(axis_column(name, records) for name in axes),
-            *(metric_column(name, header) for name, header in columns.items()),
-        ],
-        n_grouping=6,
+    caption = (
+        "Training until a mean return reaches the threshold, with other software and ours from the same "
+        "seeds, without compile time. The peer's program is timed as a whole; the time per step is the average."
     )
+    return _threshold_table(records, caption, "seed", columns)
 
 
 def peer_solutions_table(records: Sequence[Record]) -> Table[Record]:
     """Return the time to a solution of a peer's process and of our command."""
-    axes = ("env", "algorithm", "threshold", "peer", "variant", "n_envs", "caches")
     columns = {
         "total_s": "peer, s",
         "import_s": "peer, of which import, s",
         "ours_total_s": "ours, s",
         "ours_import_torch_s": "ours, of which import, s",
     }
+    caption = (
+        "From the start of a process to a trained policy: medians of interleaved processes, and their ratio. "
+        "The peer takes all its steps and saves nothing; ours stops at the threshold and saves checkpoints."
+    )
+    ratio = interval_column("ours_over_peer", "peer / ours (above 1: ours is faster)", _ratio)
+    return _threshold_table(records, caption, "caches", columns, ratio)
+
+
+def _threshold_table(
+    records: Sequence[Record], caption: str, last_axis: str, columns: Mapping[str, str], *more: Column[Record]
+) -> Table[Record]:
+    """Return a table of training until a threshold.
+
+    Args:
+        records: Records of peers.
+        caption: Caption.
+        last_axis: Axis after those that all such tables have.
+        columns: Headers by metric.
+        more: Columns after those of the metrics.
+    """
+    axes = ("env", "algorithm", "threshold", "peer", "variant", "n_envs", last_axis)
     return Table(
-        caption="From the start of a process to a trained policy: medians of interleaved processes, and their ratio. "
-        "The peer takes all its steps and saves nothing; ours stops at the threshold and saves checkpoints.",
+        caption=caption,
         rows=sorted(records, key=point_order(axes)),
         columns=[
             *(axis_column(name, records) for name in axes),
             *(metric_column(name, header) for name, header in columns.items()),
-            interval_column("ours_over_peer", "peer / ours (above 1: ours is faster)", _ratio),
+            *more,
         ],
         n_grouping=6,
     )

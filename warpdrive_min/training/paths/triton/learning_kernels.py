@@ -15,7 +15,6 @@ from warpdrive_min.training.paths.triton.loss_kernels import (
     categorical,
     clipped_error,
     excess,
-    first_choice,
     surrogate,
 )
 from warpdrive_min.training.paths.triton.shared_kernels import own_weights
@@ -302,6 +301,12 @@ def _last(w3, b3, v3, c3, N_OUTPUTS: tl.constexpr, H2: tl.constexpr, BLOCK_O: tl
     return weights, biases
 
 
+@triton.constexpr_function
+def _first_choice(sizes, j):
+    """Return the index of a type's first choice among those of all types."""
+    return sum(sizes[:j])
+
+
 @triton.jit
 def _categorical(
     outputs, is_allowed, actions, source, is_row, column, j: tl.constexpr, N_TYPES: tl.constexpr, SIZES: tl.constexpr
@@ -310,7 +315,7 @@ def _categorical(
 
     The tiles are probabilities p, p log p, the chosen one, and those allowed.
     """
-    start: tl.constexpr = first_choice(SIZES, j)
+    start: tl.constexpr = _first_choice(SIZES, j)
     is_free = is_allowed & (column >= start) & (column < start + SIZES[j])
     is_chosen = column - start == tl.load(actions + source * N_TYPES + j, is_row, 0)[:, None]
     log_prob, entropy, chance, product = categorical(outputs, is_free, is_chosen)

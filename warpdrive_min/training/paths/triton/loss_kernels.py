@@ -110,7 +110,7 @@ def evaluate(
                         )
                         log_prob += kind[0]
                         entropy += kind[1]
-                    kept = kept + (i,)
+                    kept = kept + (i,)  # keeps the runs' order; their tiles are computed again below
 
         log_ratio = log_prob - tl.load(log_probs + source, is_row, 0.0)
         kl = excess(log_ratio)
@@ -194,12 +194,6 @@ def add_up(
     value = tl.where(column == 1, tl.load(vf_loss_coeff) * means, 0.0)
     entropy = tl.where(column == 2, tl.load(entropy_coeff) * means, 0.0)
     tl.store(loss, tl.sum(tl.where(column == 0, means, 0.0) + value - entropy))
-
-
-@triton.constexpr_function
-def first_choice(sizes, j):
-    """Return the index of a type's first choice among those of all types."""
-    return sum(sizes[:j])
 
 
 @triton.jit
