@@ -115,7 +115,7 @@ def site(records: Sequence[Record], repository: str = "", most_bytes: int = 10**
             break
         fitting[name] = text
     if len(fitting) < len(pages):
-        files = history_pages(machines, repository, fitting)  # without links to what is left out
+        files = history_pages(machines, repository, fitting)  # links only pages that fit
     return files | fitting, len(pages) - len(fitting)
 
 

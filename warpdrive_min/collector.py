@@ -17,8 +17,8 @@ _pauses: list[bool] = []
 def collection_paused() -> Iterator[None]:
     """Collect no garbage within the block, or in each call of a decorated function.
 
-    Blocks of several threads may overlap. Work in another thread than the main one must be in such a block: PyCUDA
-    cannot unload a kernel, and leaks it, where a thread without its context collects it.
+    Blocks of several threads may overlap. Threads other than the main one must do their work in such a block: a PyCUDA
+    kernel that is collected in a thread without its context cannot be unloaded, and leaks.
     """
     with _lock:
         _pauses.append(gc.isenabled())

@@ -65,7 +65,7 @@ def after_search(jobs: Sequence[PeerJob], run: Run, files: Sequence[Path]) -> li
 
 
 def is_searched(group: Sequence[PeerJob]) -> bool:
-    """True if a point has so many variants that they are searched."""
+    """True if a point has at least `LEAST_VARIANTS` variants."""
     return len(group) >= LEAST_VARIANTS
 
 

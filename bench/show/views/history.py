@@ -80,7 +80,7 @@ class Value:
 
     @property
     def causes(self) -> list[str]:
-        """Return what else differs at a change, such as a driver."""
+        """Return the other differences at a change, such as of the driver."""
         if not self.before:
             return []
         other_card = ["another card"] if self.before.record.card != self.record.card else []
