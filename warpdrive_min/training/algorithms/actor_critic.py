@@ -14,7 +14,7 @@ from warpdrive_min.backends.base import Backend, Launch
 from warpdrive_min.perceptron import perceptron_of
 from warpdrive_min.training.algorithms import losses
 from warpdrive_min.training.algorithms.optimiser import ExactAdam, FlatAdam
-from warpdrive_min.training.algorithms.returns import ReturnScan, RewardScale
+from warpdrive_min.training.algorithms.returns import ReturnScan, RewardScale, Scanned
 from warpdrive_min.training.algorithms.shuffle import Shuffle
 from warpdrive_min.training.config import TrainerConfig, precision
 from warpdrive_min.training.loop.policies import PolicyGroup
@@ -231,16 +231,9 @@ class ActorCriticAlgorithm:
                 self.advantages.copy_(self.returns - self.values[:-1])
 
     def _prepared_scan(self, buffer: RolloutBuffer, rewards: Tensor) -> Launch:
-        return self._scan.prepared(
-            rewards,
-            self.values[:-1] if self._values_come_first else None,
-            buffer.terminated,
-            buffer.truncated,
-            self.values[-1],
-            self._truncated_values,
-            self.advantages if self._values_come_first else None,
-            self.returns,
-        )
+        values, advantages = (self.values[:-1], self.advantages) if self._values_come_first else (None, None)
+        ends, after = (buffer.terminated, buffer.truncated), (self.values[-1], self._truncated_values)
+        return self._scan.prepared(Scanned(rewards, values, *ends, *after, advantages, self.returns))
 
     def normalised_returns(self) -> Tensor:
         """Return the standardised returns of the rollout."""

@@ -25,20 +25,7 @@ MOST_PROGRAMS: Final = 1_024
 
 
 def adam(
-    *,
-    parameters: Tensor,
-    gradient: Tensor,
-    exp_avg: Tensor,
-    exp_avg_sq: Tensor,
-    step: Tensor,
-    norm: Tensor,
-    n_skipped: Tensor,
-    lr: Tensor,
-    skip: Tensor,
-    max_norm: float | Tensor,
-    eps: float,
-    almost_zero: float,
-    betas: tuple[float, float],
+    *, max_norm: float | Tensor, eps: float, almost_zero: float, betas: tuple[float, float], **tensors: Tensor
 ) -> Launch:
     """Return a launch of one step of `FlatAdam`; it enqueues.
 
@@ -46,12 +33,14 @@ def adam(
     """
     from warpdrive_min.training.paths.triton import adam_kernels
 
+    vectors = [tensors[name] for name in ("parameters", "gradient", "exp_avg", "exp_avg_sq")]
+    numbers = [tensors[name] for name in ("step", "norm", "n_skipped", "lr", "skip")]
+    parameters, gradient, step = vectors[0], vectors[1], numbers[0]
     n_vectors = step.numel()
     n = parameters.numel() // n_vectors
     block = power_of_two(-(-n // MOST_PROGRAMS), LEAST)
     n_programs = -(-n // block)
     partial = torch.empty(n_vectors, n_programs + 1, device=parameters.device, dtype=torch.float32)
-    vectors, numbers = (parameters, gradient, exp_avg, exp_avg_sq), (step, norm, n_skipped, lr, skip)
     norms = max_norm if isinstance(max_norm, Tensor) else None
     constants = {
         "MAX_NORM": 0.0 if isinstance(max_norm, Tensor) else max_norm,
