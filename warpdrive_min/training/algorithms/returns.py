@@ -18,7 +18,10 @@ Key = tuple[tuple[int, torch.Size] | None, ...]
 
 
 class Scanned(NamedTuple):
-    """Arrays of a scan, ``(n_steps, n_envs, n_agents)`` float32 if not stated otherwise."""
+    """Arrays of a scan.
+
+    They are ``(n_steps, n_envs, n_agents)`` float32 if not stated otherwise.
+    """
 
     rewards: torch.Tensor
     values: torch.Tensor | None
@@ -80,9 +83,9 @@ class ReturnScan:
         self._prepared: tuple[Key, Launch] | None = None
 
     def scan(self, *arrays: Any, **named: Any) -> None:
-        """Fill ``returns`` and ``advantages`` of `Scanned`, whose fields are the arguments; enqueues.
+        """Fill ``returns`` and ``advantages``; enqueues.
 
-        The first call with other tensors prepares the launch, as `prepared` does.
+        Arguments are the fields of `Scanned`. The first call with other tensors prepares the launch, as `prepared` does.
 
         Raises:
             DataError: As `prepared`.
