@@ -85,7 +85,7 @@ class ReturnScan:
     def scan(self, *arrays: Any, **named: Any) -> None:
         """Fill ``returns`` and ``advantages``; enqueues.
 
-        Arguments are the fields of `Scanned`. The first call with other tensors prepares the launch, as `prepared` does.
+        Arguments are the fields of `Scanned`. The first call with other tensors prepares the launch.
 
         Raises:
             DataError: As `prepared`.

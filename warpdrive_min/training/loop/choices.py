@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 
-from warpdrive_min.backends.base import Argument, Launch
+from warpdrive_min.backends.base import Launch
 from warpdrive_min.constants import FINAL_OBSERVATIONS, TERMINATED, TRUNCATED, Constants
 from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.environment import Environment
@@ -130,33 +130,22 @@ def bind_fused_rollout(
     facts = _facts(trainer, wrapper, groups, **more)
     choice = _choose("rollout", groups, facts)
     if choice.is_fast:
+        buffer, how = group.buffer, {"is_tf32": trainer.precision == "tf32"}
         assert of_all is not None
-        launch = _bound_rollout(trainer, wrapper, group, recorder, sampler, of_all)
+        assert buffer is not None
+        rows = {
+            Constants.ACTIONS: buffer.actions,
+            "log_probs": buffer.log_probs,
+            Constants.REWARDS: recorder.rewards,
+            TERMINATED: recorder.terminated,
+            TRUNCATED: recorder.truncated,
+        }
+        bind = wrapper.prepared_rollouts().bound_collection
+        launch = bind(group.acting, sampler, buffer.observations, rows, of_all, **how)
         if not isinstance(launch, str):
             return launch
         choice = _choose("rollout", groups, replace(facts, rollout_kernel=launch))
     return _reason(trainer, "fused_rollout", "a rollout cannot be one launch", choice)
-
-
-def _bound_rollout(
-    trainer: TrainerConfig,
-    wrapper: EnvWrapper,
-    group: PolicyGroup,
-    recorder: RolloutRecorder,
-    sampler: CUDASampler,
-    of_all: Mapping[str, Argument],
-) -> Launch | str:
-    buffer, is_tf32 = group.buffer, trainer.precision == "tf32"
-    assert buffer is not None
-    rows = {
-        Constants.ACTIONS: buffer.actions,
-        "log_probs": buffer.log_probs,
-        Constants.REWARDS: recorder.rewards,
-        TERMINATED: recorder.terminated,
-        TRUNCATED: recorder.truncated,
-    }
-    rollouts = wrapper.prepared_rollouts()
-    return rollouts.bound_collection(group.acting, sampler, buffer.observations, rows, of_all, is_tf32=is_tf32)
 
 
 def save_passes(trainer: TrainerConfig, groups: Sequence[PolicyGroup], *, is_one_launch: bool) -> dict[str, str]:
