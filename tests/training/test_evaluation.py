@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import threading
 from functools import partial
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,9 +13,9 @@ import torch
 from tests.environments.clock import Clock
 from tests.training.builders import FAST, ON_GPU, RUNS, make_run, refused
 from warpdrive_min import EnvWrapper
-from warpdrive_min.dialect.episodes import episode_states, of_all
+from warpdrive_min.dialect.episodes import episode_states
 from warpdrive_min.dialect.layout import WarpDriveLayout
-from warpdrive_min.errors import ConfigError, DataError
+from warpdrive_min.errors import DataError
 from warpdrive_min.training.loop.evaluation import MAX_KEPT, EvaluationEnvs, Evaluator, evaluate
 
 
@@ -46,9 +45,9 @@ def scores(env=None, policies=ALL, layout=None, model=None, **given):
 
 
 def fetch(trainer, **given):
-    """Return the observations of an episode by the deprecated method."""
+    """Return the actions of an episode by the deprecated method."""
     with pytest.warns(DeprecationWarning, match="fetch_episode_states: 0.2 removes it"):
-        return trainer.fetch_episode_states(["observations"], **given)
+        return trainer.fetch_episode_states(["sampled_actions"], **given)
 
 
 # ------------------------------------------------------------------ scores
@@ -273,10 +272,9 @@ def test_episode_states_end_in_nan():
     2 of 5 steps give 3 rows of states, 2 of actions.
     """
     env = Clock(episode_length=5, ends_at=2)
-    seen, actions, rewards, chances = states(
-        env, env_id=1, include_rewards_actions=True, include_probabilities=True, greedy=True
-    )
-    observations = seen["observations"]
+    names = ["observations", "sampled_actions", "rewards"]
+    seen, chances = states(env, names, env_id=1, include_probabilities=True, greedy=True)
+    observations, actions, rewards = seen["observations"], seen["sampled_actions"][1:], seen["rewards"][1:]
     assert (observations.shape, actions.shape, rewards.shape) == ((6, 2, 2), (5, 2, 1), (5, 2))
     assert {array.dtype for array in (observations, actions, rewards)} == {np.dtype(np.float64)}
     assert observations[:3, 0, 0].tolist() == [0, 1, 2]
@@ -310,25 +308,12 @@ def test_probabilities_are_those_under_the_mask():
         np.testing.assert_allclose(each["shared"].sum(-1), 1, rtol=1e-6)
 
 
-def test_episode_of_separate_arrays_has_all_agents():
-    """Separate arrays come in the environment's order of agents."""
-    env = Clock(num_agents=3, policies=SPLIT)
-    _, actions, rewards = states(
-        env, ["observations_odd"], SPLIT, WarpDriveLayout(separate=True), include_rewards_actions=True, greedy=True
-    )
-    assert actions.shape == (3, 3, 1)
-    assert rewards.tolist() == [[2, 12, 22]] * 3
-
-
-def test_actions_of_different_types_are_no_one_array():
-    """Actions of different types cannot be fetched as one array.
-
-    Each policy is fetched by name.
-    """
-    parts = {"sampled_actions_even": np.zeros((3, 2, 1)), "sampled_actions_odd": np.zeros((3, 1, 2))}
-    taken = {name: SimpleNamespace(suffix=f"_{name}", agents=SPLIT[name], space=name) for name in SPLIT}
-    with pytest.raises(ConfigError, match=r"as many types to be one array .*; name sampled_actions_<policy> among"):
-        of_all("sampled_actions", parts, taken, [0, 1, 2])
+def test_episode_of_separate_arrays_is_named_by_policy():
+    """Separate arrays are fetched by their names."""
+    env, names = Clock(num_agents=3, policies=SPLIT), ["sampled_actions_odd", "rewards_even"]
+    got = states(env, names, SPLIT, WarpDriveLayout(separate=True), greedy=True)
+    assert got["sampled_actions_odd"].shape == (4, 1, 1)
+    assert got["rewards_even"][1:].tolist() == [[2, 22]] * 3
 
 
 def test_episode_states_must_be_there():
@@ -343,7 +328,8 @@ def test_continuous_probabilities_are_the_mean(tmp_path):
     Greedy actions equal it.
     """
     trainer = make_run("PPO, continuous", basedir=tmp_path)
-    _, actions, _, means = fetch(trainer, include_rewards_actions=True, include_probabilities=True, greedy=True)
+    seen, means = fetch(trainer, include_probabilities=True, greedy=True)
+    actions = seen["sampled_actions"][1:]
     assert len(means) == len(actions)
     for step, each in means.items():
         np.testing.assert_allclose(each["shared"], actions[step], rtol=1e-6)

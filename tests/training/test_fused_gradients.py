@@ -13,7 +13,7 @@ from tests.training.models_support import in_torch
 from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.paths.fused import learning, shared
 from warpdrive_min.training.paths.fused.cpu import Network
-from warpdrive_min.training.paths.fused.loss import LossRule
+from warpdrive_min.training.paths.fused.loss import Learned, LossRule, Rows
 from warpdrive_min.training.paths.fused.shared import SharedRows
 from warpdrive_min.training.paths.triton import sizes
 
@@ -97,8 +97,9 @@ def found(vector, layers, rollout, rule, *rows, advantages=None, precision="fp32
     ways = {"is_tanh": False, "is_box": False, "scale": 1, "offset": 0, "log_std": None}
     space = ActionSpace((len(parts[5]),), 1)
     perceptron = Network(parts[:6], value_of(parts), **ways)
-    one_pass = learning.Learning(perceptron, vector, gradient, space, rollout, rule, precision=precision, **given)
-    one_pass.find(*rows, advantages=advantages)
+    learned = Learned(vector, gradient, space, rollout, rule, given.pop("n_rows"))
+    one_pass = learning.Learning(perceptron, learned, precision=precision, **given)
+    one_pass.find(Rows(*rows, advantages=advantages))
     return gradient, one_pass.terms
 
 

@@ -31,7 +31,7 @@ from warpdrive_min.training.paths.fused import (
     wide,
 )
 from warpdrive_min.training.paths.fused.cpu import Network
-from warpdrive_min.training.paths.fused.loss import LossRule, Minibatch
+from warpdrive_min.training.paths.fused.loss import Learned, LossRule, Minibatch, Rows
 
 ROWS, AGENTS, SPACE = 96, 2, ActionSpace((3, 2), 2)
 
@@ -136,8 +136,9 @@ def learn_many() -> None:
     rule = LossRule(coefficients, coefficients, clips, True, None)
     rollout = rollout_of((ROWS, 1, 1), 1) | {"masks": None}
     network = Network(views[:6], views[:4] + views[6:], is_tanh=True, is_box=False, scale=1, offset=0, log_std=None)
-    one_pass = learning.Learning(network, matrix, matrix, SPACE, rollout, rule, precision="tf32", n_rows=n_rows)
-    one_pass.find(torch.zeros(2, n_rows, dtype=torch.int64))
+    learned = Learned(matrix, matrix, SPACE, rollout, rule, n_rows)
+    one_pass = learning.Learning(network, learned, precision="tf32")
+    one_pass.find(Rows(torch.zeros(2, n_rows, dtype=torch.int64)))
 
 
 def rollout_of(shape: tuple[int, int, int], n_seen: int) -> dict[str, torch.Tensor]:
@@ -159,10 +160,10 @@ def learn(*, is_shared: bool, is_ppo: bool, precision: Precision, own_columns: i
     rollout = rollout_of((ROWS, 1, AGENTS), AGENTS if own_columns is None else 1)
     rollout |= {} if is_ppo else {"masks": None, "advantages": None}
     network = Network(policy, value, is_tanh=True, is_box=False, scale=1, offset=0, log_std=None)
-    given = {"precision": precision, "n_rows": ROWS, "own_columns": own_columns}
-    one_pass = learning.Learning(network, vector, torch.zeros_like(vector), SPACE, rollout, rule, **given)
+    learned = Learned(vector, torch.zeros_like(vector), SPACE, rollout, rule, ROWS)
+    one_pass = learning.Learning(network, learned, precision=precision, own_columns=own_columns)
     indices = torch.arange(ROWS, dtype=torch.int32) if is_ppo else None
-    one_pass.find(indices, None if is_ppo else rollout["old_values"])
+    one_pass.find(Rows(indices, None if is_ppo else rollout["old_values"]))
     minibatch = Minibatch(
         **{name: None if rollout.get(name) is None else rollout[name].flatten(0, 1) for name in Minibatch._fields}
     )

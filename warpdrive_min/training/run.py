@@ -205,8 +205,9 @@ class Run:
             TrainingError: A number is not finite, or the environments broke their contract.
         """
         if is_first or self.check.is_suspect():
-            if not self.has_members:  # one member may fail alone
-                self.check.require_finite(self.iteration)
+            # One member may fail alone
+            if not self.has_members and (error := self.check.non_finite_error(self.iteration)) is not None:
+                raise error
             self.check.require_contract()
 
     # -------------------------------------------------------------- checkpoints

@@ -23,8 +23,9 @@ from warpdrive_min.training import build
 from warpdrive_min.training.build import make_exact
 from warpdrive_min.training.config import RunConfig, precision
 from warpdrive_min.training.defaults import own_defaults
-from warpdrive_min.training.loop import choices, evaluation
+from warpdrive_min.training.loop import evaluation
 from warpdrive_min.training.loop.arrays import Agents, PolicyMap, SharedLayout
+from warpdrive_min.training.loop.choices import Choices
 from warpdrive_min.training.loop.global_states import give_global_states
 from warpdrive_min.training.loop.metrics import Row
 from warpdrive_min.training.loop.policies import (
@@ -253,7 +254,8 @@ class Trainer(Run):
         if config.trainer.exact:
             seeds = [build.derived_seed(self.seed, build.MODEL_SEED, index) for index in range(len(groups))]
             make_exact(groups, backend, seeds)
-        self.why_no_shared_observations = choices.share_observations(config.trainer, wrapper, groups, arrays)
+        chosen = Choices(config.trainer, wrapper, groups)
+        self.why_no_shared_observations = chosen.share_observations(arrays)
         """Reason for one observation row per agent; empty: shared rows."""
         self.sampler = CUDASampler(wrapper.cuda_function_manager)
         self.sampler.init_random(build.derived_seed(self.seed, build.SAMPLER_SEED, self.world.rank))
@@ -292,28 +294,24 @@ class Trainer(Run):
         )
         """Checks of the environments' outputs."""
         self._is_first_rollout = True
-        direct = choices.steps_into_buffer(config.trainer, wrapper, groups)
+        direct = chosen.steps_into_buffer()
         self.step_into: Sequence[Launch] = direct or [wrapper.step] * self.n_steps
         """Step of the environments, for each step of a rollout."""
         for group in groups:
             group.is_direct = direct is not None
         recorder, greedy = self.recorders[groups[0].arrays.suffix], self.exploration["greedy"]
         with ahead.compiled(device, self._rehearse) as are_compiling:
-            self.fused_rollout: Launch | str = choices.bind_fused_rollout(
-                config.trainer, wrapper, groups, recorder, self.sampler, greedy=greedy
-            )
+            self.fused_rollout: Launch | str = chosen.bind_fused_rollout(recorder, self.sampler, greedy=greedy)
             self._prepare_launches()
             if are_compiling() and config.saving.keep_best and wrapper.can_be_repeated:
                 self._compile_evaluation()
         """Launch of a whole rollout, or the reason against it."""
         if not callable(self.fused_rollout):
             log.info("rollouts are played step by step: %s", self.fused_rollout)
-        self.why_no_saved_passes = choices.save_passes(
-            config.trainer, groups, is_one_launch=callable(self.fused_rollout)
-        )
+        self.why_no_saved_passes = chosen.save_passes(is_one_launch=callable(self.fused_rollout))
         """Reason why learning repeats forward passes, by policy; or empty."""
-        choices.record_network_choices(config.trainer, groups)
-        as_graph = choices.captures_graphs(config.trainer, wrapper, groups)
+        chosen.record_network_choices()
+        as_graph = chosen.captures_graphs()
         self._collect: Captured = Captured(backend, self.collect, as_graph=as_graph)
         self._update: Captured = Captured(backend, self.update, as_graph=as_graph)
         self._evaluator = evaluation.Evaluator(wrapper, self.policy_map, self.layout, as_graph=as_graph)

@@ -14,7 +14,7 @@ from warpdrive_min.backends.base import Backend, Launch
 from warpdrive_min.perceptron import perceptron_of
 from warpdrive_min.training.algorithms import losses
 from warpdrive_min.training.algorithms.optimiser import ExactAdam, FlatAdam
-from warpdrive_min.training.algorithms.returns import ReturnScan, RewardScale
+from warpdrive_min.training.algorithms.returns import ReturnScan, RewardScale, Scanned
 from warpdrive_min.training.algorithms.shuffle import Shuffle
 from warpdrive_min.training.config import TrainerConfig, precision
 from warpdrive_min.training.loop.policies import PolicyGroup
@@ -22,7 +22,7 @@ from warpdrive_min.training.loop.rollout import RolloutBuffer
 from warpdrive_min.training.paths.exact.exact import Exact
 from warpdrive_min.training.paths.facts import Facts
 from warpdrive_min.training.paths.fused import loss as fused_loss
-from warpdrive_min.training.paths.fused.loss import N_TERMS, Learning, LossRule, Minibatch
+from warpdrive_min.training.paths.fused.loss import N_TERMS, Learned, Learning, LossRule, Minibatch
 from warpdrive_min.training.paths.fused.rows import take
 from warpdrive_min.training.paths.table import LOSS_KERNEL, Update
 from warpdrive_min.training.paths.triton.columns import split
@@ -170,20 +170,10 @@ class ActorCriticAlgorithm:
         self._values_of_rows = None if comes_first else self.values[:-1]
         """Values of the rollout's rows, filled by the learning pass."""
         n_rows = self._n_rows // self.n_minibatches // math.prod(self.shape)
-        update = Update(
-            model=self.model,
-            parameters=self.optimiser.vector.detach(),
-            gradient=self.optimiser.gradient,
-            space=self._space,
-            rollout=arrays,
-            rule=self._rule,
-            n_rows=n_rows,
-            at_once=self._rows_at_once(n_rows),
-            normalises=config.normalize_advantage,
-            facts=facts,
-            exact=self._exact,
-        )
-        found = build(update)
+        parameters, gradient = self.optimiser.vector.detach(), self.optimiser.gradient
+        learned = Learned(parameters, gradient, self._space, arrays, self._rule, n_rows)
+        at_once = self._rows_at_once(n_rows)
+        found = build(Update(self.model, learned, at_once, config.normalize_advantage, facts, self._exact))
         self._normalises_otherwise = config.normalize_advantage and not (found.normalises and is_plain)
         return found
 
@@ -241,16 +231,9 @@ class ActorCriticAlgorithm:
                 self.advantages.copy_(self.returns - self.values[:-1])
 
     def _prepared_scan(self, buffer: RolloutBuffer, rewards: Tensor) -> Launch:
-        return self._scan.prepared(
-            rewards,
-            self.values[:-1] if self._values_come_first else None,
-            buffer.terminated,
-            buffer.truncated,
-            self.values[-1],
-            self._truncated_values,
-            self.advantages if self._values_come_first else None,
-            self.returns,
-        )
+        values, advantages = (self.values[:-1], self.advantages) if self._values_come_first else (None, None)
+        ends, after = (buffer.terminated, buffer.truncated), (self.values[-1], self._truncated_values)
+        return self._scan.prepared(Scanned(rewards, values, *ends, *after, advantages, self.returns))
 
     def normalised_returns(self) -> Tensor:
         """Return the standardised returns of the rollout."""
@@ -319,7 +302,7 @@ class ActorCriticAlgorithm:
     def rehearse(self, buffer: RolloutBuffer) -> None:
         """Launch the kernels of gradients, values and steps, for `ahead.compiled`."""
         if self._learning is not None and self.weights is None and not self._normalises_otherwise:
-            self._learning.find(_numbers(self._minibatch(0)), self._values_of_rows)
+            self._learning.find(fused_loss.Rows(_numbers(self._minibatch(0)), self._values_of_rows))
         if self._evaluation is None and self.critic is None:
             self.compute_values(buffer)
         self.optimiser.rehearse()
@@ -341,7 +324,7 @@ class ActorCriticAlgorithm:
         """Take one optimiser step; return True if the policy moved too far."""
         if self._learning is not None and self.weights is None and not self._normalises_otherwise:
             n_counted = None
-            self._learning.find(_numbers(rows), self._values_of_rows)
+            self._learning.find(fused_loss.Rows(_numbers(rows), self._values_of_rows))
             sums = self._learning.terms
         else:
             sums, n_counted = self._gradient(buffer, rows)
@@ -365,8 +348,8 @@ class ActorCriticAlgorithm:
         n_counted = self._count(advantages, weights)
         total = n_counted.clamp(min=1)
         if self._learning is not None:
-            given = {"advantages": advantages} if self._values_come_first else {}
-            self._learning.find(_numbers(rows), self._values_of_rows, weights=weights, total=total, **given)
+            own = advantages if self._values_come_first else None
+            self._learning.find(fused_loss.Rows(_numbers(rows), self._values_of_rows, own, weights, total))
             return self._learning.terms, n_counted
         sums = torch.zeros(N_TERMS, *self.shape, device=total.device, dtype=torch.float32)
         for index, (part, within) in enumerate(self._parts(rows)):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 
@@ -15,6 +15,32 @@ from warpdrive_min.training.models.normalisation import LARGEST, Moments, Runnin
 from warpdrive_min.training.models.parts import by_member
 
 Key = tuple[tuple[int, torch.Size] | None, ...]
+
+
+class Scanned(NamedTuple):
+    """Arrays of a scan.
+
+    They are ``(n_steps, n_envs, n_agents)`` float32 if not stated otherwise.
+    """
+
+    rewards: torch.Tensor
+    values: torch.Tensor | None
+    """Values of the observations before each step; None: plain returns only."""
+    terminated: torch.Tensor
+    """``(n_steps, n_envs)`` int32: the dynamics ended the episode with the step."""
+    truncated: torch.Tensor
+    """As ``terminated``: the time limit ended the episode."""
+    last_values: torch.Tensor
+    """``(n_envs, n_agents)``: values after the last step. WarpDrive's rule ignores them."""
+    cut_values: torch.Tensor | None
+    """``(n_cuts, n_envs, n_agents)``: values of the last observations of truncated episodes.
+
+    They are in their order in each environment. WarpDrive's rule ignores them.
+    """
+    advantages: torch.Tensor | None
+    """Output; None without values."""
+    returns: torch.Tensor
+    """Output."""
 
 
 class ReturnScan:
@@ -69,50 +95,22 @@ class ReturnScan:
     ) -> None:
         """Fill ``returns`` and ``advantages``; enqueues.
 
-        The first call with other tensors prepares the launch, as `prepared` does.
+        Arguments are the fields of `Scanned`. The first call with other tensors prepares the launch.
 
-        Args:
-            rewards: ``(n_steps, n_envs, n_agents)`` float32, as all arrays without another shape.
-            values: Values of the observations before each step; None: plain returns only.
-            terminated: ``(n_steps, n_envs)`` int32: the dynamics ended the episode with the step.
-            truncated: As ``terminated``: the time limit ended the episode.
-            last_values: ``(n_envs, n_agents)``: values after the last step. WarpDrive's rule ignores them.
-            cut_values: ``(n_cuts, n_envs, n_agents)``: values of the last observations of truncated episodes, in their
-                order in each environment. WarpDrive's rule ignores them.
-            advantages: Output; None without values.
-            returns: Output.
+        Raises:
+            DataError: As `prepared`.
+        """
+        self.prepared(Scanned(rewards, values, terminated, truncated, last_values, cut_values, advantages, returns))()
+
+    def prepared(self, given: Scanned) -> Launch:
+        """Return the launch of `scan` for tensors that stay in place.
 
         Raises:
             DataError: A tensor has another shape, dtype or device, or one of ``values`` and ``advantages`` is missing.
         """
-        self.prepared(rewards, values, terminated, truncated, last_values, cut_values, advantages, returns)()
-
-    def prepared(
-        self,
-        rewards: torch.Tensor,
-        values: torch.Tensor | None,
-        terminated: torch.Tensor,
-        truncated: torch.Tensor,
-        last_values: torch.Tensor,
-        cut_values: torch.Tensor | None,
-        advantages: torch.Tensor | None,
-        returns: torch.Tensor,
-    ) -> Launch:
-        """Return the launch of `scan` for tensors that stay in place.
-
-        Raises:
-            DataError: As `scan`.
-        """
-        arrays = {
-            "rewards": rewards,
-            "values": values,
-            "terminated": terminated,
-            "truncated": truncated,
-            "last_values": None if self._is_compat else last_values,
-            "cut_values": None if self._is_compat else cut_values,
-            "advantages": advantages,
-            "returns": returns,
-        }
+        arrays: dict[str, torch.Tensor | None] = given._asdict()
+        if self._is_compat:
+            arrays |= {"last_values": None, "cut_values": None}
         key = tuple(None if array is None else (array.data_ptr(), array.shape) for array in arrays.values())
         if self._prepared is None or self._prepared[0] != key:
             self._prepared = (key, self._prepare(arrays))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 
-from warpdrive_min.backends.base import Argument, Launch
+from warpdrive_min.backends.base import Launch
 from warpdrive_min.constants import FINAL_OBSERVATIONS, TERMINATED, TRUNCATED, Constants
 from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.environment import Environment
@@ -23,32 +23,165 @@ from warpdrive_min.training.paths.facts import Facts
 from warpdrive_min.training.paths.table import Choice, choose
 
 
-def _facts(trainer: TrainerConfig, wrapper: EnvWrapper, groups: Sequence[PolicyGroup], **more: Any) -> Facts:
-    """Return the facts of the first policy and of the run."""
-    given = {
-        "backend": wrapper.env_backend,
-        "has_graphs": wrapper.backend.captures_graphs,
-        "is_debug": wrapper.debug,
-        "is_eager": trainer.mode == "eager",
-        "n_policies": len(groups),
-        "why_not_whole_array": why_not_whole_array(wrapper, groups[0].arrays),
-    }
-    return groups[0].facts(trainer, **{**given, **more})
+class Choices:
+    """Chosen paths of a run that all policies share.
 
+    Args:
+        trainer: Settings of the run.
+        wrapper: Started wrapper.
+        groups: All policies.
+    """
 
-def _choose(part: str, groups: Sequence[PolicyGroup], facts: Facts) -> Choice:
-    """Choose one path of a part for all policies."""
-    choice = choose(part, facts)
-    for group in groups:
-        group.choices[part] = choice
-    return choice
+    def __init__(self, trainer: TrainerConfig, wrapper: EnvWrapper, groups: Sequence[PolicyGroup]) -> None:
+        self.trainer, self.wrapper, self.groups = trainer, wrapper, groups
 
+    def _facts(self, **more: Any) -> Facts:
+        """Return the facts of the first policy and of the run."""
+        given = {
+            "backend": self.wrapper.env_backend,
+            "has_graphs": self.wrapper.backend.captures_graphs,
+            "is_debug": self.wrapper.debug,
+            "is_eager": self.trainer.mode == "eager",
+            "n_policies": len(self.groups),
+            "why_not_whole_array": why_not_whole_array(self.wrapper, self.groups[0].arrays),
+        }
+        return self.groups[0].facts(self.trainer, **{**given, **more})
 
-def _reason(trainer: TrainerConfig, key: str, rule: str, choice: Choice) -> str:
-    """Return why no fast path is taken; raise `ConfigError` if required."""
-    what, do = f"run config trainer.{key}", "leave the key out, or set it to false"
-    require(choice.is_fast or not getattr(trainer, key), what, f"{rule}: {choice.why}", True, do)
-    return choice.why
+    def _choose(self, part: str, facts: Facts) -> Choice:
+        """Choose one path of a part for all policies."""
+        choice = choose(part, facts)
+        for group in self.groups:
+            group.choices[part] = choice
+        return choice
+
+    def _reason(self, key: str, rule: str, choice: Choice) -> str:
+        """Return why no fast path is taken; raise `ConfigError` if required."""
+        what, do = f"run config trainer.{key}", "leave the key out, or set it to false"
+        require(choice.is_fast or not getattr(self.trainer, key), what, f"{rule}: {choice.why}", True, do)
+        return choice.why
+
+    def share_observations(self, arrays: dict[str, AgentArrays]) -> str:
+        """Share one observation row among agents; return why not, or "".
+
+        A single policy gets the new arrays.
+
+        Args:
+            arrays: Arrays of all policies, by name.
+
+        Raises:
+            ConfigError: The config requires sharing, which is impossible.
+        """
+        group, wrapper = self.groups[0], self.wrapper
+        own_columns = wrapper.env.own_columns if isinstance(wrapper.env, Environment) else None
+        choice = self._choose("observations", self._facts(own_columns=own_columns))
+        reason = self._reason("shared_observations", "observations cannot be shared", choice)
+        if reason:
+            return reason
+        last = group.arrays.last_observations[0][:, :1]
+        row = torch.zeros_like(last)
+        if wrapper.bound_step(of_one_row=True, **{Constants.OBSERVATIONS: row, FINAL_OBSERVATIONS: row}) is not None:
+            last = row  # otherwise copied from all agents' rows
+        group.arrays = replace(group.arrays, own_columns=own_columns, last_observations=(last,))
+        arrays[group.name] = group.arrays
+        return ""
+
+    def steps_into_buffer(self) -> list[Launch] | None:
+        """Return steps that write observations into the buffer; None: copy them."""
+        group, facts, given = self.groups[0], self._facts(), dict[str, Any]()
+        if not self._choose("steps", facts).is_fast:
+            return None
+        arrays, buffer = group.arrays, group.buffer
+        assert buffer is not None
+        if arrays.own_columns is not None:
+            given = {"of_one_row": True, FINAL_OBSERVATIONS: arrays.last_observations[0]}
+        steps = [self.wrapper.bound_step(observations=row, **given) for row in buffer.observations[1:]]
+        bound = [step for step in steps if step is not None]
+        if len(bound) == len(steps):
+            return bound
+        self._choose("steps", replace(facts, is_bound=False))
+        return None
+
+    def bind_fused_rollout(self, recorder: RolloutRecorder, sampler: CUDASampler, *, greedy: bool) -> Launch | str:
+        """Return a launch of a whole rollout, or why it cannot exist.
+
+        Raises:
+            ConfigError: The config requires one launch, which is impossible.
+        """
+        group, of_all = self.groups[0], recorder.all_steps_arguments()
+        more = {"is_greedy": greedy, "is_direct": group.is_direct, "writes_last_observations": of_all is not None}
+        facts = self._facts(**more)
+        choice = self._choose("rollout", facts)
+        if choice.is_fast:
+            buffer, how = group.buffer, {"is_tf32": self.trainer.precision == "tf32"}
+            assert of_all is not None
+            assert buffer is not None
+            rows = {
+                Constants.ACTIONS: buffer.actions,
+                "log_probs": buffer.log_probs,
+                Constants.REWARDS: recorder.rewards,
+                TERMINATED: recorder.terminated,
+                TRUNCATED: recorder.truncated,
+            }
+            bind = self.wrapper.prepared_rollouts().bound_collection
+            launch = bind(group.acting, sampler, buffer.observations, rows, of_all, **how)
+            if not isinstance(launch, str):
+                return launch
+            choice = self._choose("rollout", replace(facts, rollout_kernel=launch))
+        return self._reason("fused_rollout", "a rollout cannot be one launch", choice)
+
+    def save_passes(self, *, is_one_launch: bool) -> dict[str, str]:
+        """Store forward passes for learning; return why not, or "", by policy.
+
+        Args:
+            is_one_launch: Rollouts are played in one launch.
+
+        Raises:
+            ConfigError: The config requires storing them, which is impossible.
+            torch.cuda.OutOfMemoryError: They do not fit.
+        """
+        reasons, n_bytes = dict[str, str](), 0
+        for group in self.groups:
+            buffer, more = group.buffer, dict[str, Any]()
+            if buffer is not None:
+                device = buffer.rewards.device
+                on_gpu = device.type == "cuda"
+                more = {
+                    "n_updates": getattr(group.algorithm, "n_updates", 1),
+                    "n_rows": buffer.rewards.numel(),
+                    "n_bytes": n_bytes + buffer.observations.nbytes,
+                    "gpu_bytes": torch.cuda.get_device_properties(device).total_memory if on_gpu else None,
+                }
+            facts = group.facts(self.trainer, is_one_launch=is_one_launch, **more)
+            choice = group.choose("forward passes", facts)
+            rule = f"forward passes of policy {group.name!r} cannot be kept"
+            reasons[group.name] = self._reason("kept_passes", rule, choice)
+            if buffer is not None and choice.path.build is not None:
+                buffer.passes = choice.path.build(buffer.observations[:-1], facts)
+                n_bytes = facts.n_bytes + buffer.passes.n_bytes
+        return reasons
+
+    def record_network_choices(self) -> None:
+        """Record the kernels that networks will choose at their first call."""
+        for group in self.groups:
+            facts = group.facts(self.trainer)
+            acting = group.choose("acting", facts)
+            if acting.is_fast and (learning := group.choices.get("learning")) and learning.path.build:
+                continue  # the model itself never runs
+            for part, model in group.models.items():
+                trunks, heads = trunks_and_heads(model)
+                if not trunks:
+                    continue
+                outputs = [head.out_features for head in heads]
+                layers = trunks[0].layers(sum(outputs) if len(trunks) == 1 else outputs[0])
+                if facts.own_columns is not None:
+                    layers = layers._replace(n_features=0)
+                of_part = replace(facts, network=layers, fused=group.config.models[part].fused)
+                name = "network" if len(group.models) == 1 else f"network of {part}"
+                group.choices[name] = choose("network", of_part)
+
+    def captures_graphs(self) -> bool:
+        """Return True if each half-iteration is a CUDA graph."""
+        return self._choose("iteration", self._facts()).is_fast
 
 
 def why_not_whole_array(wrapper: EnvWrapper, arrays: AgentArrays) -> str:
@@ -62,157 +195,3 @@ def why_not_whole_array(wrapper: EnvWrapper, arrays: AgentArrays) -> str:
     if whole.dtype != torch.float32 or whole.dim() != 3:
         return f"observations are not float32 by environment and agent (got {whole.dtype} of {tuple(whole.shape)})"
     return ""
-
-
-def share_observations(
-    trainer: TrainerConfig, wrapper: EnvWrapper, groups: Sequence[PolicyGroup], arrays: dict[str, AgentArrays]
-) -> str:
-    """Share one observation row among agents; return why not, or "".
-
-    Args:
-        trainer: Settings of the run.
-        wrapper: Started wrapper.
-        groups: Policies; a single one gets the new arrays.
-        arrays: Arrays of all policies, by name.
-
-    Raises:
-        ConfigError: The config requires sharing, which is impossible.
-    """
-    (group, *_), own_columns = groups, wrapper.env.own_columns if isinstance(wrapper.env, Environment) else None
-    choice = _choose("observations", groups, _facts(trainer, wrapper, groups, own_columns=own_columns))
-    reason = _reason(trainer, "shared_observations", "observations cannot be shared", choice)
-    if reason:
-        return reason
-    last = group.arrays.last_observations[0][:, :1]
-    row = torch.zeros_like(last)
-    if wrapper.bound_step(of_one_row=True, **{Constants.OBSERVATIONS: row, FINAL_OBSERVATIONS: row}) is not None:
-        last = row  # otherwise copied from all agents' rows
-    group.arrays = replace(group.arrays, own_columns=own_columns, last_observations=(last,))
-    arrays[group.name] = group.arrays
-    return ""
-
-
-def steps_into_buffer(
-    trainer: TrainerConfig, wrapper: EnvWrapper, groups: Sequence[PolicyGroup]
-) -> list[Launch] | None:
-    """Return steps that write observations into the buffer; None: copy them."""
-    group, facts, given = groups[0], _facts(trainer, wrapper, groups), dict[str, Any]()
-    if not _choose("steps", groups, facts).is_fast:
-        return None
-    arrays, buffer = group.arrays, group.buffer
-    assert buffer is not None
-    if arrays.own_columns is not None:
-        given = {"of_one_row": True, FINAL_OBSERVATIONS: arrays.last_observations[0]}
-    steps = [wrapper.bound_step(observations=row, **given) for row in buffer.observations[1:]]
-    bound = [step for step in steps if step is not None]
-    if len(bound) == len(steps):
-        return bound
-    _choose("steps", groups, replace(facts, is_bound=False))
-    return None
-
-
-def bind_fused_rollout(
-    trainer: TrainerConfig,
-    wrapper: EnvWrapper,
-    groups: Sequence[PolicyGroup],
-    recorder: RolloutRecorder,
-    sampler: CUDASampler,
-    *,
-    greedy: bool,
-) -> Launch | str:
-    """Return a launch of a whole rollout, or why it cannot exist.
-
-    Raises:
-        ConfigError: The config requires one launch, which is impossible.
-    """
-    group, of_all = groups[0], recorder.all_steps_arguments()
-    more = {"is_greedy": greedy, "is_direct": group.is_direct, "writes_last_observations": of_all is not None}
-    facts = _facts(trainer, wrapper, groups, **more)
-    choice = _choose("rollout", groups, facts)
-    if choice.is_fast:
-        assert of_all is not None
-        launch = _bound_rollout(trainer, wrapper, group, recorder, sampler, of_all)
-        if not isinstance(launch, str):
-            return launch
-        choice = _choose("rollout", groups, replace(facts, rollout_kernel=launch))
-    return _reason(trainer, "fused_rollout", "a rollout cannot be one launch", choice)
-
-
-def _bound_rollout(
-    trainer: TrainerConfig,
-    wrapper: EnvWrapper,
-    group: PolicyGroup,
-    recorder: RolloutRecorder,
-    sampler: CUDASampler,
-    of_all: Mapping[str, Argument],
-) -> Launch | str:
-    buffer, is_tf32 = group.buffer, trainer.precision == "tf32"
-    assert buffer is not None
-    rows = {
-        Constants.ACTIONS: buffer.actions,
-        "log_probs": buffer.log_probs,
-        Constants.REWARDS: recorder.rewards,
-        TERMINATED: recorder.terminated,
-        TRUNCATED: recorder.truncated,
-    }
-    rollouts = wrapper.prepared_rollouts()
-    return rollouts.bound_collection(group.acting, sampler, buffer.observations, rows, of_all, is_tf32=is_tf32)
-
-
-def save_passes(trainer: TrainerConfig, groups: Sequence[PolicyGroup], *, is_one_launch: bool) -> dict[str, str]:
-    """Store forward passes for learning; return why not, or "", by policy.
-
-    Args:
-        trainer: Settings of the run.
-        groups: Policies with their algorithms.
-        is_one_launch: Rollouts are played in one launch.
-
-    Raises:
-        ConfigError: The config requires storing them, which is impossible.
-        torch.cuda.OutOfMemoryError: They do not fit.
-    """
-    reasons, n_bytes = dict[str, str](), 0
-    for group in groups:
-        buffer, more = group.buffer, dict[str, Any]()
-        if buffer is not None:
-            device = buffer.rewards.device
-            on_gpu = device.type == "cuda"
-            more = {
-                "n_updates": getattr(group.algorithm, "n_updates", 1),
-                "n_rows": buffer.rewards.numel(),
-                "n_bytes": n_bytes + buffer.observations.nbytes,
-                "gpu_bytes": torch.cuda.get_device_properties(device).total_memory if on_gpu else None,
-            }
-        facts = group.facts(trainer, is_one_launch=is_one_launch, **more)
-        choice = group.choose("forward passes", facts)
-        rule = f"forward passes of policy {group.name!r} cannot be kept"
-        reasons[group.name] = _reason(trainer, "kept_passes", rule, choice)
-        if buffer is not None and choice.path.build is not None:
-            buffer.passes = choice.path.build(buffer.observations[:-1], facts)
-            n_bytes = facts.n_bytes + buffer.passes.n_bytes
-    return reasons
-
-
-def record_network_choices(trainer: TrainerConfig, groups: Sequence[PolicyGroup]) -> None:
-    """Record the kernels that networks will choose at their first call."""
-    for group in groups:
-        facts = group.facts(trainer)
-        acting = group.choose("acting", facts)
-        if acting.is_fast and (learning := group.choices.get("learning")) and learning.path.build:
-            continue  # the model itself never runs
-        for part, model in group.models.items():
-            trunks, heads = trunks_and_heads(model)
-            if not trunks:
-                continue
-            outputs = [head.out_features for head in heads]
-            layers = trunks[0].layers(sum(outputs) if len(trunks) == 1 else outputs[0])
-            if facts.own_columns is not None:
-                layers = layers._replace(n_features=0)
-            of_part = replace(facts, network=layers, fused=group.config.models[part].fused)
-            name = "network" if len(group.models) == 1 else f"network of {part}"
-            group.choices[name] = choose("network", of_part)
-
-
-def captures_graphs(trainer: TrainerConfig, wrapper: EnvWrapper, groups: Sequence[PolicyGroup]) -> bool:
-    """Return True if each half-iteration is a CUDA graph."""
-    return _choose("iteration", groups, _facts(trainer, wrapper, groups)).is_fast

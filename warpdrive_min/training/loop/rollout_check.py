@@ -40,7 +40,7 @@ class RolloutCheck:
         *,
         has_cuts: bool,
     ) -> None:
-        self._wrapper, self._groups, self._recorders, self._has_cuts = wrapper, groups, recorders, has_cuts
+        self._wrapper, self._has_cuts = wrapper, has_cuts
         self._who = f"environment {wrapper.name!r}"
         self._parts = [(group, recorders[group.arrays.suffix]) for group in groups]
 
@@ -101,16 +101,6 @@ class RolloutCheck:
                         f"{self._who}: {TIMESTEP} must count the steps of an episode, for a recurrent policy (got "
                         f"{timestep[env]} after {steps[env]} steps in environment {env}); {VALIDATE}"
                     )
-
-    def require_finite(self, iteration: int) -> None:
-        """Check that environments' outputs in the last rollout are finite; synchronises.
-
-        Raises:
-            TrainingError: One is not; names array, environment, agent and step.
-        """
-        found = self.non_finite_error(iteration)
-        if found is not None:
-            raise found
 
     def non_finite_error(self, iteration: int, envs: slice = slice(None)) -> TrainingError | None:
         """Return an error for the first non-finite number, or None; synchronises.

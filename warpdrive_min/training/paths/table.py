@@ -15,11 +15,8 @@ from warpdrive_min.training.paths.facts import Facts, Rule, first_reason, rule, 
 from warpdrive_min.training.paths.fused import adam, cpu, kept, learning, narrow, wide
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from warpdrive_min.training.actions import ActionSpace
     from warpdrive_min.training.paths.exact.exact import Exact
-    from warpdrive_min.training.paths.fused.loss import Learning, LossRule, RolloutArrays
+    from warpdrive_min.training.paths.fused.loss import Learned, Learning
 
 
 @dataclass(frozen=True)
@@ -229,13 +226,7 @@ class Update(NamedTuple):
     """Arguments to build the kernels that learn from minibatches."""
 
     model: Any
-    parameters: Tensor
-    gradient: Tensor
-    space: ActionSpace
-    rollout: RolloutArrays
-    rule: LossRule
-    n_rows: int
-    """Rows of a minibatch (of one member in a population)."""
+    learned: Learned
     at_once: int
     """Rows per pass through the network."""
     normalises: bool
@@ -247,20 +238,18 @@ class Update(NamedTuple):
 def _in_triton(update: Update) -> Learning:
     facts, model = update.facts, update.model
     network = (model.as_first_network if facts.is_population else model.as_network)()
-    given: dict[str, Any] = {"n_rows": update.n_rows, "own_columns": facts.own_columns}
-    return learning.Learning(network, *update[1:6], precision=facts.precision, **given)
+    return learning.Learning(network, update.learned, precision=facts.precision, own_columns=facts.own_columns)
 
 
 def _in_cpp(update: Update) -> Learning:
-    given: dict[str, Any] = {"n_rows": update.n_rows, "own_columns": update.facts.own_columns}
-    return cpu.Learning(update.model.as_network(), *update[1:6], normalises=update.normalises, **given)
+    given: dict[str, Any] = {"normalises": update.normalises, "own_columns": update.facts.own_columns}
+    return cpu.Learning(update.model.as_network(), update.learned, **given)
 
 
 def _exactly(update: Update) -> Learning:
-    given: dict[str, Any] = {"n_rows": update.n_rows, "at_once": update.at_once}
     assert update.exact is not None
-    network = update.model.as_perceptron()
-    return exact_learning.ExactLearning(update.exact, update.model, network, *update[1:6], **given)
+    layers = update.model, update.model.as_perceptron()
+    return exact_learning.ExactLearning(update.exact, *layers, update.learned, at_once=update.at_once)
 
 
 ON_CHIP: Final = (learning.is_narrow, learning.first_layer_stays)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 from torch.autograd.function import once_differentiable
@@ -27,6 +27,16 @@ Tensor = torch.Tensor
 
 ACTIVATIONS: Final = {"none": 0, "relu": 1, "tanh": 2}
 """Activations as numbered in the kernels."""
+
+
+class Small(NamedTuple):
+    """Network that fits the kernels for whole networks."""
+
+    weights: Sequence[Tensor]
+    """Weights and biases of each layer, (outputs, inputs) and (outputs,)."""
+    packed: Tensor
+    """The same numbers from `Exact.packed`."""
+    activation: int
 
 
 class Exact:
@@ -124,48 +134,29 @@ class Exact:
         flat = [each.detach().reshape(-1) for each in weights]
         return torch.cat([*flat, flat[0].new_zeros(1)]).index_select(0, places)
 
-    def evaluate(self, x: Tensor, weights: Sequence[Tensor], packed: Tensor, activation: int) -> Tensor:
-        """Return the outputs of a small network, (rows, outputs).
-
-        ``x`` is (rows, inputs), and ``packed`` the weights from `packed`.
-        """
-        out = x.new_empty(len(x), len(weights[-1]))
-        self._over_rows("evaluate", weights, packed, activation, x, out=out)
+    def evaluate(self, x: Tensor, network: Small) -> Tensor:
+        """Return the outputs of a small network, (rows, outputs), for (rows, inputs)."""
+        out = x.new_empty(len(x), len(network.weights[-1]))
+        self._over_rows("evaluate", x, network, out=out)
         return out
 
     def network_gradients(
-        self,
-        x: Tensor,
-        weights: Sequence[Tensor],
-        packed: Tensor,
-        d_out: Tensor,
-        activation: int,
-        *,
-        of_inputs: bool,
+        self, x: Tensor, network: Small, d_out: Tensor, *, of_inputs: bool
     ) -> tuple[list[Tensor], Tensor | None]:
         """Return a small network's gradients of weights, biases and optionally inputs."""
+        weights = network.weights
         parts = x.new_empty(parts_of(len(x))[0], sum(each.numel() for each in weights))
         d_x = torch.empty_like(x) if of_inputs else None
         given = {"d_out": d_out, "parts": parts, "d_x": x if d_x is None else d_x}
-        self._over_rows("pass_back", weights, packed, activation, x, of_inputs=of_inputs, **given)
+        self._over_rows("pass_back", x, network, of_inputs=of_inputs, **given)
         gradients = self.sum_parts(parts).split([each.numel() for each in weights])
         return [each.view(like.shape) for each, like in zip(gradients, weights, strict=True)], d_x
 
-    def _over_rows(
-        self,
-        name: str,
-        weights: Sequence[Tensor],
-        packed: Tensor,
-        activation: int,
-        x: Tensor,
-        *,
-        of_inputs: bool = False,
-        **given: Tensor,
-    ) -> None:
+    def _over_rows(self, name: str, x: Tensor, network: Small, *, of_inputs: bool = False, **given: Tensor) -> None:
         n_parts, of_a_part = parts_of(len(x))
-        how = {"THREADS": THREADS, "OF_INPUTS": of_inputs, "IS_TANH": activation == ACTIVATIONS["tanh"]}
-        constants = {**Layers.of(weights).constants(), **how}
-        arguments: dict[str, Argument] = {"x": x, "weights": packed, **given}
+        how = {"THREADS": THREADS, "OF_INPUTS": of_inputs, "IS_TANH": network.activation == ACTIVATIONS["tanh"]}
+        constants = {**Layers.of(network.weights).constants(), **how}
+        arguments: dict[str, Argument] = {"x": x, "weights": network.packed, **given}
         arguments |= {"n_rows": len(x), "rows_of_a_part": of_a_part}
         self.launch_blocks("exact_network.cu", constants, name, (n_parts, THREADS), **arguments)
 
@@ -360,7 +351,7 @@ class _Perceptron(torch.autograd.Function):
         if packed is not None:
             rows = inputs.contiguous()
             ctx.save_for_backward(rows, packed, *weights)
-            return exact.evaluate(rows, weights, packed, activation)
+            return exact.evaluate(rows, Small(weights, packed, activation))
         seen = [inputs.contiguous()]
         last = len(weights) // 2 - 1
         for layer in range(last + 1):
@@ -376,8 +367,8 @@ class _Perceptron(torch.autograd.Function):
         d_out = d_out.contiguous()
         if ctx.is_small:
             rows, packed, *weights = ctx.saved_tensors
-            of_inputs = ctx.needs_input_grad[2]
-            found, d_x = exact.network_gradients(rows, weights, packed, d_out, ctx.activation, of_inputs=of_inputs)
+            network, of_inputs = Small(weights, packed, ctx.activation), ctx.needs_input_grad[2]
+            found, d_x = exact.network_gradients(rows, network, d_out, of_inputs=of_inputs)
             return None, None, d_x, *found
         gradients: list[Tensor] = []
         n_layers = len(ctx.saved_tensors) // 2

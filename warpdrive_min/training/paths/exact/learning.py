@@ -18,12 +18,11 @@ from warpdrive_min.perceptron import Packed, Perceptron, why_no_kernel
 from warpdrive_min.training.paths.exact.exact import Exact, loss_constants
 from warpdrive_min.training.paths.exact.layers import SHARED_BYTES, THREADS, WIDEST, Indices, Layers, order, parts_of
 from warpdrive_min.training.paths.facts import Facts, rule
-from warpdrive_min.training.paths.fused.loss import N_TERMS, LossRule, RolloutArrays
+from warpdrive_min.training.paths.fused.loss import N_TERMS, Learned, Rows
 from warpdrive_min.training.paths.fused.network import offset_of
 
 if TYPE_CHECKING:
     from warpdrive_min.backends.base import Argument
-    from warpdrive_min.training.actions import ActionSpace
 
 Tensor = torch.Tensor
 
@@ -56,33 +55,16 @@ class ExactLearning:
 
     Args:
         exact: Kernels of the backend.
-        model: Model whose parameters are views of ``parameters``.
+        model: Model whose parameters are views of those learned.
         network: Layers of the model.
-        parameters: All parameters of the model, (n,) float32.
-        gradient: Output for the gradient, (n,).
-        space: Action space.
-        rollout: Arrays of the rollout.
-        rule: Terms and weights of the loss.
-        n_rows: Rows of a minibatch.
+        learned: Parameters, rows and loss.
         at_once: Rows per pass through the network; the gradients of several passes are summed.
     """
 
     normalises: ClassVar[bool] = False
 
-    def __init__(
-        self,
-        exact: Exact,
-        model: Any,
-        network: Perceptron,
-        parameters: Tensor,
-        gradient: Tensor,
-        space: ActionSpace,
-        rollout: RolloutArrays,
-        rule: LossRule,
-        *,
-        n_rows: int,
-        at_once: int,
-    ) -> None:
+    def __init__(self, exact: Exact, model: Any, network: Perceptron, learned: Learned, *, at_once: int) -> None:
+        parameters, gradient, space, rollout, rule, n_rows = learned
         observations = rollout["observations"]
         assert observations is not None
         device, n_agents = parameters.device, observations.shape[-2]
@@ -121,25 +103,18 @@ class ExactLearning:
             "N_COLUMNS": parameters.numel() + N_TERMS,
         }
 
-    def find(
-        self,
-        indices: Tensor | None,
-        values: Tensor | None = None,
-        *,
-        advantages: Tensor | None = None,
-        weights: Tensor | None = None,
-        total: Tensor | None = None,
-    ) -> None:
+    def find(self, rows: Rows) -> None:
         """Write the gradient and `terms`; enqueues.
 
         As `loss.Learning.find`, without weights.
         """
+        indices, values, advantages, weights, total = rows
         assert weights is None, "exact training counts all rows"
         own = self._own_advantages if advantages is None else advantages
         kind = OF_ITEMS if advantages is not None else FROM_VALUES if own is None else OF_ROWS
         total = self._total if total is None else total
         how = {"IS_DEALT": indices is not None, "ADVANTAGES": kind, "STORES": values is not None}
-        rows = {
+        chosen = {
             "indices": self._no_ints if indices is None else indices,
             "advantages": self._none if own is None else own.contiguous(),
             "total": total,
@@ -156,7 +131,7 @@ class ExactLearning:
             }
             for sizes, packed in self._passes:
                 packed.pack()
-                given = {**self._given, **rows, **of_rows, "weights": packed.numbers}
+                given = {**self._given, **chosen, **of_rows, "weights": packed.numbers}
                 constants = {**self._constants, **sizes, **how}
                 self._exact.launch_blocks("exact_learn.cu", constants, "learn", (n_parts, THREADS), **given)
             sums = self._exact.sum_parts(parts)

@@ -14,13 +14,12 @@ import torch
 
 from warpdrive_min.backends import get
 from warpdrive_min.function_manager import LaunchShape
-from warpdrive_min.training.paths.fused.loss import N_TERMS, LossRule, RolloutArrays
+from warpdrive_min.training.paths.fused.loss import N_TERMS, Learned, Rows
 from warpdrive_min.training.paths.fused.network import SIZES, Network, offset_of
 from warpdrive_min.training.paths.fused.shared import SharedRows
 
 if TYPE_CHECKING:
     from warpdrive_min.backends.base import Argument, Kernel, Launch
-    from warpdrive_min.training.actions import ActionSpace
 
 Tensor = torch.Tensor
 
@@ -105,32 +104,16 @@ class Learning:
     """Loss of A2C and PPO, and its gradients, in one pass.
 
     Args:
-        network: Network whose parameters are views of ``parameters``.
-        parameters: All parameters, (n,) float32.
-        gradient: Output for the gradient, (n,).
-        space: Action space.
-        rollout: Arrays of the rollout.
-        rule: Terms and weights of the loss.
+        network: Network whose parameters are views of those learned.
+        learned: Parameters, rows and loss.
         normalises: Normalise advantages in each minibatch to mean 0 and standard deviation 1.
-        n_rows: Rows of a minibatch.
         own_columns: `AgentArrays.own_columns`, for observations with one row for all agents.
     """
 
     normalises: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        network: Network,
-        parameters: Tensor,
-        gradient: Tensor,
-        space: ActionSpace,
-        rollout: RolloutArrays,
-        rule: LossRule,
-        *,
-        normalises: bool,
-        n_rows: int,
-        own_columns: int | None = None,
-    ) -> None:
+    def __init__(self, network: Network, learned: Learned, *, normalises: bool, own_columns: int | None = None) -> None:
+        parameters, gradient, space, rollout, rule, n_rows = learned
         actions = rollout["actions"]
         assert actions is not None
         n_agents = actions.shape[-2]
@@ -184,19 +167,12 @@ class Learning:
         self._add_up = _prepare("add_up", 1, self._given)
         self._launches: dict[tuple[int | None, ...], tuple[Launch, Launch]] = {}
 
-    def find(
-        self,
-        indices: Tensor | None,
-        values: Tensor | None = None,
-        *,
-        advantages: Tensor | None = None,
-        weights: Tensor | None = None,
-        total: Tensor | None = None,
-    ) -> None:
+    def find(self, rows: Rows) -> None:
         """Write the gradient and `terms`, as `loss.Learning.find`.
 
         Launches are cached by the addresses of the tensors.
         """
+        indices, values, advantages, weights, total = rows
         key = *(None if each is None else each.data_ptr() for each in (indices, values)), weights is None
         if key not in self._launches:
             has_advantages = self._given["advantages"] is not None

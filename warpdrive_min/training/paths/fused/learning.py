@@ -17,7 +17,7 @@ import torch
 from warpdrive_min.training.paths.facts import Facts, Layers, rule
 from warpdrive_min.training.paths.fused import narrow, shared
 from warpdrive_min.training.paths.fused.activations import in_kernels
-from warpdrive_min.training.paths.fused.loss import N_TERMS, LossRule, RolloutArrays
+from warpdrive_min.training.paths.fused.loss import N_TERMS, Learned, Rows
 from warpdrive_min.training.paths.fused.network import Network, offset_of
 from warpdrive_min.training.paths.fused.rows import take
 from warpdrive_min.training.paths.triton import sizes as triton_sizes
@@ -72,32 +72,18 @@ class Learning:
     If parameters have an axis of members, all members of a population are computed together.
 
     Args:
-        network: Network whose parameters are views of ``parameters``; for a population the first member's.
-        parameters: All parameters, (n,) float32, or (members, n).
-        gradient: Output for the gradient, in the same shape.
-        space: Action space.
-        rollout: Arrays of the rollout.
-        rule: Terms and weights of the loss.
+        network: Network whose parameters are views of those learned; for a population the first member's.
+        learned: Parameters, rows and loss.
         precision: Precision of products.
-        n_rows: Rows of a minibatch, of one member.
         own_columns: `AgentArrays.own_columns`, for observations with one row for all agents.
     """
 
     normalises: ClassVar[bool] = False
 
     def __init__(
-        self,
-        network: Network,
-        parameters: Tensor,
-        gradient: Tensor,
-        space: ActionSpace,
-        rollout: RolloutArrays,
-        rule: LossRule,
-        *,
-        precision: Precision,
-        n_rows: int,
-        own_columns: int | None = None,
+        self, network: Network, learned: Learned, *, precision: Precision, own_columns: int | None = None
     ) -> None:
+        parameters, gradient, space, rollout, rule, n_rows = learned
         observations, actions = rollout["observations"], rollout["actions"]
         assert observations is not None
         assert actions is not None
@@ -165,18 +151,11 @@ class Learning:
             "num_warps": WARPS,
         }
 
-    def find(
-        self,
-        indices: Tensor | None,
-        values: Tensor | None = None,
-        *,
-        advantages: Tensor | None = None,
-        weights: Tensor | None = None,
-        total: Tensor | None = None,
-    ) -> None:
+    def find(self, rows: Rows) -> None:
         """Write the gradient and `terms`, as `loss.Learning.find`; enqueues."""
         from warpdrive_min.training.paths.triton import learning_kernels
 
+        indices, values, advantages, weights, total = rows
         total = self._total if total is None else total
         is_taken = advantages is not None
         if advantages is None:

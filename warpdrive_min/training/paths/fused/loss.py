@@ -76,6 +76,24 @@ Advantages of None mean returns minus values, without gradient.
 """
 
 
+class Rows(NamedTuple):
+    """Rows of a minibatch, for `Learning.find`."""
+
+    indices: Tensor | None
+    """Rows of the rollout, (n_rows,) int32, at a fixed address; None: the first rows, in order."""
+    values: Tensor | None = None
+    """Optional output for the values of the rows, at a fixed address.
+
+    They are the first steps of the rollout's ``old_values``.
+    """
+    advantages: Tensor | None = None
+    """Advantages of the minibatch, (n_rows, n_agents); None: those of the rollout."""
+    weights: Tensor | None = None
+    """Weights of the rows, (n_rows, 1); None: every row counts once."""
+    total: Tensor | None = None
+    """Divisor of the sums, 0-d, needed with weights; None: the number of rows."""
+
+
 class Learning(Protocol):
     """Interface of kernels that compute a minibatch's loss and gradients.
 
@@ -90,25 +108,8 @@ class Learning(Protocol):
     They are policy, value, entropy, approximate KL and the share of clipped rows.
     """
 
-    def find(
-        self,
-        indices: Tensor | None,
-        values: Tensor | None = None,
-        *,
-        advantages: Tensor | None = None,
-        weights: Tensor | None = None,
-        total: Tensor | None = None,
-    ) -> None:
-        """Write the gradient and `terms`; enqueues.
-
-        Args:
-            indices: Rows of the rollout, (n_rows,) int32, at a fixed address; None: the first rows, in order.
-            values: Optional output for the values of the rows, as the first steps of the rollout's ``old_values``, at
-                a fixed address.
-            advantages: Advantages of the minibatch, (n_rows, n_agents); None: those of the rollout.
-            weights: Weights of the rows, (n_rows, 1); None: every row counts once.
-            total: Divisor of the sums, 0-d, needed with weights; None: the number of rows.
-        """
+    def find(self, rows: Rows) -> None:
+        """Write the gradient and `terms`; enqueues."""
         ...
 
 
@@ -128,6 +129,20 @@ class LossRule(NamedTuple):
     """True for PPO's clipped surrogate as the policy's term, else A2C's."""
     value_clip: float | None
     """Clipping distance of a value from its old value; None: values are not clipped."""
+
+
+class Learned(NamedTuple):
+    """Parameters of a policy, and the rows and the loss that they learn from."""
+
+    parameters: Tensor
+    """All parameters, (n,) float32; of a population (members, n)."""
+    gradient: Tensor
+    """Output for the gradient, in the same shape."""
+    space: ActionSpace
+    rollout: RolloutArrays
+    rule: LossRule
+    n_rows: int
+    """Rows of a minibatch, of one member."""
 
 
 def loss(
