@@ -32,7 +32,7 @@ from .peers import search, sides
 from .peers.catalogue import PeerJob, unfinished
 from .peers.command import chosen, interpreters
 from .process.interleaved import measure_rounds
-from .process.local import run_points, start
+from .process.local import is_on_gpu, run_points, start
 from .process.rounds import Side
 from .process.stopping import register_outputs
 from .process.sweep import in_processes, missing, read_existing, run
@@ -116,10 +116,15 @@ class Publication:
     """Failed pairs, with the reason."""
 
     def jobs(self) -> list[Job]:
-        """Return this shard's points of available backends, a job for each process."""
+        """Return this shard's points of available backends, a job for each process.
+
+        Shards on GPUs leave points on the CPU to the call without a shard: they share a host, and would disturb them.
+        """
         states = availability()
         wanted = jobs(self.context.preset, self.wanted.points)
         here = [job for job in wanted if states[str(job.point["backend"])].available]
+        if self.is_shard and self.context.machine.get("gpu"):
+            here = [job for job in here if is_on_gpu(job)]
         return in_processes(self.of_shard(here), self.processes)
 
     def records(self) -> list[Record]:

@@ -13,7 +13,7 @@ from bench import publish
 from bench.core import case, machine
 from bench.core.errors import Code
 from bench.core.point import matches, point_name
-from bench.core.record import ALONE, read_all, read_comparisons
+from bench.core.record import ALONE, Context, read_all, read_comparisons
 from bench.doctor import Finding
 from bench.judge.evidence import name_of
 from bench.process import local
@@ -124,6 +124,16 @@ def test_shards_of_a_set_share_its_points(here, tmp_path):
     here()
     assert len(read_comparisons([folder_in(tmp_path) / COMPARISONS])) == 1
     assert len({record.run_id for record in read_all([folder_in(tmp_path) / RECORDS])}) == 1
+
+
+def test_shards_on_gpus_leave_points_on_the_cpu(here, monkeypatch, tmp_path):
+    """Shards on GPUs measure no point on the CPU."""
+    get = Context.here
+    monkeypatch.setattr(
+        Context, "here", lambda *given: replace(got := get(*given), machine={**got.machine, "gpu": "a card"})
+    )
+    here("--shard", "1/2", exits=Code.UNFINISHED)
+    assert not [record for record in read_all([folder_in(tmp_path) / RECORDS]) if record.taken == ALONE]
 
 
 def test_processes_of_a_point_are_passes_over_all_points(here, monkeypatch, tmp_path):
