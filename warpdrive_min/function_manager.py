@@ -42,10 +42,14 @@ BLOCK_FROM_AGENTS: Final = 64
 """Fewest agents at which a block has only one environment."""
 PACKED_THREADS: Final = 128
 ROLLOUT_THREADS: Final = 512
-"""Threads of a block of one-agent environments in kernels of many steps.
+"""Most threads of a block of one-agent environments in kernels of many steps.
 
 A block's writes in one step are contiguous, and memory is faster with longer runs.
 """
+MULTIPROCESSORS: Final = 132
+"""Multiprocessors of an H100, for which kernels of many steps are compiled without a GPU."""
+MOST_IMBALANCE: Final = 1.05
+"""Most work of the busiest multiprocessor, divided by the least possible."""
 LANES: Final = 256
 """One-agent environments in a CPU block, if there are many environments.
 
@@ -79,6 +83,13 @@ FEW_OWNER_THREADS: Final = 512
 """Most threads of such a block, if environments do not fill a GPU."""
 
 
+def _balanced(n_envs: int, multiprocessors: int) -> int:
+    """Return the largest block, of whole warps, that loads multiprocessors evenly."""
+    blocks = {threads: -(-n_envs // threads) for threads in range(32, ROLLOUT_THREADS + 1, 32)}
+    busiest = {threads: -(-n // multiprocessors) * threads for threads, n in blocks.items()}
+    return max(threads for threads, work in busiest.items() if work <= MOST_IMBALANCE * min(busiest.values()))
+
+
 @dataclass(frozen=True, slots=True)
 class LaunchShape:
     """Layout of environments over blocks and threads."""
@@ -104,7 +115,7 @@ class LaunchShape:
         blocks_per_env: int | None = None,
         n_envs: int | None = None,
         blocks_below: int = FILLING_BLOCKS,
-        packed_threads: int | None = None,
+        multiprocessors: int | None = None,
     ) -> LaunchShape:
         """Choose the shape for environments of ``n_agents`` agents.
 
@@ -114,7 +125,8 @@ class LaunchShape:
             n_envs: Environments that should fill a GPU; if they are few, a block gets fewer and the grid more blocks.
                 None: a block gets as many as fit.
             blocks_below: Upper bound of blocks for few environments.
-            packed_threads: Most threads of a block of one-agent environments; None: PACKED_THREADS.
+            multiprocessors: Multiprocessors over which ``n_envs`` environments of one agent are balanced, in larger
+                blocks; None: blocks have at most PACKED_THREADS.
         """
         for name, value in (("n_agents", n_agents), ("blocks_per_env", blocks_per_env)):
             if value is not None:
@@ -125,8 +137,10 @@ class LaunchShape:
         if n_agents >= BLOCK_FROM_AGENTS:
             most = OWNER_THREADS if n_envs is None or n_envs >= FILLING_BLOCKS else FEW_OWNER_THREADS
             return cls(threads=min(most, -(-n_agents // 32) * 32), envs_per_block=1)
-        most = packed_threads if packed_threads and n_agents == 1 else PACKED_THREADS
-        packed, fewest = most // n_agents, 32 if n_agents == 1 else 1
+        if multiprocessors and n_envs is not None and n_agents == 1:
+            balanced = _balanced(n_envs, multiprocessors)
+            return cls(threads=balanced, envs_per_block=balanced)
+        packed, fewest = PACKED_THREADS // n_agents, 32 if n_agents == 1 else 1
         if n_envs is not None:
             packed = min(packed, fewest * (n_envs // (fewest * blocks_below) + 1))
         return cls(threads=packed if n_agents == 1 else PACKED_THREADS, envs_per_block=packed)
@@ -170,7 +184,7 @@ class CUDAFunctionManager:
         fills: Kernels do more work than one row for each agent. Few environments are spread over the whole GPU; on a
             CPU, many one-agent environments get wide blocks.
         blocks_below: Upper bound of the number of blocks for few environments on a GPU, with ``fills``.
-        packed_threads: Most threads of a block of one-agent environments on a GPU; None: PACKED_THREADS.
+        multiprocessors: Multiprocessors over which one-agent environments are balanced, with ``fills``.
     """
 
     def __init__(
@@ -184,7 +198,7 @@ class CUDAFunctionManager:
         spread: bool = False,
         fills: bool = False,
         blocks_below: int = FILLING_BLOCKS,
-        packed_threads: int | None = None,
+        multiprocessors: int | None = None,
     ) -> None:
         self.n_agents, self.n_envs = require_int("num_agents", num_agents), require_int("num_envs", num_envs)
         self.blocks_per_env = require_int("blocks_per_env", blocks_per_env)
@@ -194,7 +208,7 @@ class CUDAFunctionManager:
             self.shape = LaunchShape.on_cpu(self.n_agents, self.n_envs, n_workers)
         else:
             few, shared = self.n_envs if fills else None, self.blocks_per_env if spread else None
-            self.shape = LaunchShape.of(self.n_agents, shared, few, blocks_below, packed_threads)
+            self.shape = LaunchShape.of(self.n_agents, shared, few, blocks_below, multiprocessors)
         self.compiled_in: Sequence[str] = ()
         """Shared constants that kernels have compiled in, not copied to symbols."""
         self.debug = False

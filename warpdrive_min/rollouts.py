@@ -26,7 +26,7 @@ from warpdrive_min.backends.cuda_rollouts import ROLLOUT, ROLLOUT_WITH_POLICY, e
 from warpdrive_min.constants import EPISODE, FINAL_OBSERVATIONS, RESET_SEED, Constants
 from warpdrive_min.data_manager import CUDADataManager
 from warpdrive_min.errors import CompileError, DataError, require, require_int
-from warpdrive_min.function_manager import FILLING_BLOCKS_OF_A_POLICY, ROLLOUT_THREADS, CUDAFunctionManager
+from warpdrive_min.function_manager import FILLING_BLOCKS_OF_A_POLICY, MULTIPROCESSORS, CUDAFunctionManager
 from warpdrive_min.perceptron import Layout, Packed, Perceptron, perceptron_of, why_no_kernel
 from warpdrive_min.sampler import CUDASampler, finite_bounds
 from warpdrive_min.spaces import action_types, category_counts
@@ -425,8 +425,8 @@ class Rollouts:
         """Return a ``rollout`` kernel's manager, or None; stores the obstacle."""
         key, subject = (keeps_all, is_random), self._subject
         if not self._obstacle and key not in self._managers:
-            threads = ROLLOUT_THREADS if subject.backend.language == "cuda_c" else None
-            how: dict[str, Any] = {"backend": subject.backend, "fills": True, "packed_threads": threads}
+            n = _multiprocessors(subject.backend.device) if subject.backend.language == "cuda_c" else None
+            how: dict[str, Any] = {"backend": subject.backend, "fills": True, "multiprocessors": n}
             manager = CUDAFunctionManager(subject.n_agents, subject.data.n_envs, **how)
             flags: dict[str, Constant] = {"KEEP_ALL": keeps_all, "RANDOM": is_random}
             try:
@@ -555,6 +555,11 @@ def _zeros(n_steps: int, name: str, array: torch.Tensor) -> torch.Tensor:
     Zeros of its dtype, or of bool for a flag.
     """
     return array.new_zeros((n_steps, *array.shape), dtype=torch.bool if name in FLAGS else array.dtype)
+
+
+def _multiprocessors(device: torch.device) -> int:
+    """Return a GPU's number of multiprocessors, or an H100's without one."""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else MULTIPROCESSORS
 
 
 def _allows_tf32(policy: Perceptron | str) -> bool:

@@ -57,14 +57,15 @@ def test_few_environments_fill_a_gpu(n_agents, n_envs, threads, envs_per_block):
 
 
 @pytest.mark.parametrize(
-    ("n_agents", "n_envs", "threads"), [(1, 10_000, 32), (1, 100_000, 224), (1, 1_000_000, 512), (5, 9_999, 128)]
+    ("n_agents", "n_envs", "threads"),
+    [(1, 1_000, 32), (1, 10_000, 96), (1, 65_536, 512), (1, 100_000, 384), (1, 1_000_000, 512), (5, 9_999, 128)],
 )
 def test_environments_of_one_agent_may_have_large_blocks(n_agents, n_envs, threads):
-    """Environments of one agent may have larger blocks.
+    """Blocks are as large as an even load of 132 multiprocessors allows.
 
-    Few of them fill a GPU; environments of several agents are unchanged.
+    100,000 in blocks of 512 threads would be two blocks on some, and one on others.
     """
-    assert LaunchShape.of(n_agents, n_envs=n_envs, packed_threads=512).threads == threads
+    assert LaunchShape.of(n_agents, n_envs=n_envs, multiprocessors=132).threads == threads
 
 
 def test_kernels_with_a_policy_have_fewer_blocks():
