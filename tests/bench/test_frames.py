@@ -99,8 +99,8 @@ def test_example_of_the_page_runs(monkeypatch, capsys):
     with mpl.rc_context({"backend": "agg"}):
         exec(block.compiled(), names)
     speedup = names["speedup"]
-    assert (speedup["cpu"] == 1).all()
-    assert speedup.loc[("cartpole", 100_000), "pycuda"] > 100
+    assert (speedup["host"] == 1).all()
+    assert speedup.loc[("cartpole", 100_000), "pycuda"] > 10
     assert "cartpole" in capsys.readouterr().out
 
 
