@@ -29,6 +29,7 @@ from .process import ray_cluster
 from .process.local import run_points
 from .process.stopping import register_outputs
 from .process.sweep import Runner, in_processes, missing, read_existing, run
+from .process.traces import write_traces
 from .show import documents, plots
 from .show.labels import plural
 from .show.records import by_machine
@@ -65,11 +66,20 @@ def command(
     ray: Annotated[str | None, typer.Option(help="Measure on a Ray cluster: local, auto or HOST:PORT.")] = None,
     at_once: AtOnce = 1,
     processes: Processes = 1,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write a trace of 3 runs of each point to this folder, for ui.perfetto.dev; measures nothing."
+        ),
+    ] = None,
 ) -> None:
     """Check, measure and record every point, and show a table.
 
     Exits with 1 if a point failed, with 3 if there are no points.
     """
+    if trace is not None:
+        options.refuse_unused(typer_context, "with --trace, which measures nothing", *OF_RECORDS)
+        require_writable(trace, "--trace")
     if not plot:
         options.refuse_unused(typer_context, "with --no-plot", "figures")
     options.require_known(where or [])
@@ -95,6 +105,9 @@ def command(
             say(f"no point passes the filters: {why or 'more than one option excludes all points'}; {do}")
         raise typer.Exit(Code.NOTHING)
     options.require_met([each for each in conditions if not each.startswith("env=")], todo)
+    if trace is not None:
+        _trace(todo, trace)
+        return
     require_writable(out, "--out")
     if plot and figures is not None:
         require_writable(figures, "--figures")
@@ -129,10 +142,25 @@ def command(
         raise typer.Exit(Code.FAILED)
 
 
+OF_RECORDS: Final = ("out", "figures", "resume", "plot", "note", "ray", "at_once", "processes")
+"""Options that have no effect without records."""
 SECONDS: Final = {PresetName.smoke: 0.9, PresetName.default: 10.0, PresetName.full: 30.0, PresetName.paper: 8.0}
 """Mean duration of a point, s: on two CPU cores for smoke, on a GPU for the others."""
 FIGURES: Final = {PresetName.smoke: ("throughput",)}
 """Charts that a preset draws, where not all: its points are too few for the others."""
+
+
+def _trace(todo: Sequence[Job], folder: Path) -> None:
+    """Trace points; exits with 1 if one failed, with 3 without a trace."""
+    statuses = set()
+    for status, line in write_traces(options.runnable(todo, availability()), folder):
+        statuses.add(status)
+        say(line)
+    if "failed" in statuses:
+        raise typer.Exit(Code.FAILED)
+    if "ok" not in statuses:
+        raise typer.Exit(Code.NOTHING)
+    say("open one at https://ui.perfetto.dev")
 
 
 def _duration(seconds: float) -> str:

@@ -190,6 +190,8 @@ class EnvWrapper:
             self.env_resetter.register_custom_reset_function(self.cuda_data_manager, custom)
         self.resets_itself = self.cuda_function_manager.has_function(OWN_KERNEL)
         """True if kernels have ``reset``, also run by ``auto_reset`` steps."""
+        if self.resets_itself and self.auto_reset:
+            self.cuda_function_manager.fused[step] = "env step + reset"
 
     # -------------------------------------------------------------- construction
 
@@ -401,6 +403,7 @@ class EnvWrapper:
                 self.n_agents, self.n_envs, self.blocks_per_env, backend=self.backend, fills=True
             )
             self._of_one_row.load(sources, {**constants, "N_ROWS": 1})
+            self._of_one_row.fused = self.cuda_function_manager.fused
         return self._of_one_row
 
     # -------------------------------------------------------------- many steps

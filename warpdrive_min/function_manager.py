@@ -32,6 +32,7 @@ from warpdrive_min.errors import (
     require,
     require_int,
 )
+from warpdrive_min.tracing import named
 
 if TYPE_CHECKING:
     from warpdrive_min.data_manager import CUDADataManager
@@ -215,6 +216,8 @@ class CUDAFunctionManager:
         """True if samplers check each draw, which synchronises."""
         self._kernels: dict[str, Kernel] = {}
         self._sequences: dict[str, Sequence[KernelCall]] = {}
+        self.fused: dict[str, str] = {}
+        """Parts that a kernel or sequence fuses, by its name; named in its range."""
         self._warned: set[str] = set()
 
     @property
@@ -349,7 +352,8 @@ class CUDAFunctionManager:
         """
         if name in self._sequences:
             stages = self._sequences[name]
-            return in_order([self.bind(stage, data_manager, **{**given, **own}) for stage, own in stages])
+            launches = [self.bind(stage, data_manager, **{**given, **own}) for stage, own in stages]
+            return named(self._range_of(name), in_order(launches))
         kernel = self.kernel(name)
         arguments: list[Argument] = []
         for parameter in kernel.parameters:
@@ -409,7 +413,12 @@ class CUDAFunctionManager:
             blocks, threads = _first(grid or blocks), _first(block or threads)
             rule = f"a block has at most {MAX_THREADS} threads"
             require(threads <= MAX_THREADS, f"kernel {kernel.name!r}", rule, threads, error=BindingError)
-        return kernel.prepare(arguments, blocks, threads)
+        launch = kernel.prepare(arguments, blocks, threads)
+        return named(self._range_of(kernel.name), launch)
+
+    def _range_of(self, name: str) -> str:
+        """Return the name of a launch's range."""
+        return f"{name}: {self.fused[name]}" if name in self.fused else name
 
     def _warn(self, mismatch: TypeMismatch) -> None:
         """Warn once of a type mismatch."""

@@ -323,6 +323,7 @@ class Rollouts:
                 manager.load(subject.sources, {**subject.constants, **flags, **sizes, **self._entries()})
             except CompileError as error:
                 return f"it has no rollout kernel with a policy: {error}"
+            manager.fused[ROLLOUT_WITH_POLICY] = "act + draw + env step + reset" + (" + record" if records else "")
             self._of_policies[key] = manager
         return self._of_policies[key]
 
@@ -435,6 +436,7 @@ class Rollouts:
             except CompileError as error:
                 self._obstacle = f"it has no rollout kernel: {error}"
             else:
+                manager.fused[ROLLOUT] = "draw + env step + reset" if is_random else "env step + reset"
                 self._managers[key] = manager
         return None if self._obstacle else self._managers[key]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 
 import pytest
@@ -23,6 +24,27 @@ from bench.show.views.run_charts import training_chart
 from bench.workloads.cases import jobs
 from bench.workloads.shared import training_point
 from tests.bench.builders import bench, case, in_this_process, record, timed
+
+
+@pytest.mark.parametrize("backend", ["host", pytest.param("pycuda", marks=pytest.mark.gpu)])
+def test_run_traces_points_and_measures_nothing(backend, tmp_path):
+    """`--trace` writes a file for each repeated point, and no record."""
+    words = ("--preset", "smoke", "--case", "many_steps", "--case", "startup", "--env", "cartpole")
+    out = bench("run", *words, "--backend", backend, "--where", "policy=absent", "--trace", tmp_path / "traces")
+    traces = {path.name: json.loads(path.read_text()) for path in (tmp_path / "traces").iterdir()}
+    assert len(traces) == 3, "single steps, and a rollout that keeps the last or all steps"
+    for name, trace in traces.items():
+        point, events = trace["warpdrive_min"]["point"], trace["traceEvents"]
+        assert f"mode={point['mode']},kept={point['kept']}" in name
+        fused = point["mode"] == "fused"
+        if backend == "host":
+            launch = "rollout: draw + env step + reset" if fused else "step: env step + reset"
+            assert launch in {event["name"] for event in events if event.get("cat") == "user_annotation"}
+        else:
+            kernels = {event["name"] for event in events if event.get("cat") == "kernel"}
+            assert ("rollout" if fused else "step") in kernels
+    assert "left out: startup[" in out
+    assert "records:" not in out
 
 
 @pytest.fixture

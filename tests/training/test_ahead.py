@@ -14,6 +14,8 @@ from warpdrive_min.training.paths.triton.launch import launch, rehearsal
 class Kernel:
     """Records its launches and compilations."""
 
+    __name__ = "kernel"
+
     def __init__(self) -> None:
         self.events: list[tuple] = []
 

@@ -379,6 +379,11 @@ def test_train_recommends_a_number_of_environments(tmp_path, monkeypatch):
             "saving.basedir: must be a folder in which",
         ),
         (["-e", "cartpole", "--gpus", "1000", "--backend", "cpu"], 1, "must have at most"),
+        (["-e", "cartpole", "--unfused"], 1, "train.unfused: needs --trace FILE; leave --unfused out"),
+        (["-e", "cartpole", "--trace", "a", "--explain"], 1, "train.trace: needs a training run of one process"),
+        (["-e", "cartpole", "--trace", "a", "--certify"], 1, "train.certify: cannot be used with --trace"),
+        (["-e", "cartpole", "--trace", "a", "--results-dir", "b"], 1, "train.results-dir: cannot be used with"),
+        (["-e", "cartpole", "--trace", "/proc/none/a"], 1, "--trace: must be a file that can be written"),
         (["-e", "cartpole", "--set", "saving.basedir=missing", "--resume", "latest"], 1, "a run with a checkpoint in"),
     ],
 )
@@ -407,6 +412,60 @@ def test_train_explains_its_paths(backend, member, tmp_path, monkeypatch):
     assert lines[lines.index("  rollout: step by step") + 1] == f"    one launch not used: {reason}"
     assert all(line.startswith(("  ", "policy ")) for line in lines)
     assert not list(tmp_path.iterdir())
+
+
+def trace(folder: Path, backend: str, *more: str) -> tuple[dict[str, Any], dict[str, set[str]]]:
+    """Trace a small run; return the file and the names of its events by category."""
+    values = settings({**TINY, "saving.basedir": str(folder / "runs")})
+    result = run("train", "-e", "cartpole", "--backend", backend, *values, "--trace", folder / "trace.json", *more)
+    assert result.exit_code == 0, result.output
+    assert [path.name for path in folder.iterdir()] == ["trace.json"], "it saves nothing else"
+    found = json.loads((folder / "trace.json").read_text())
+    names: dict[str, set[str]] = {}
+    for event in found["traceEvents"]:
+        names.setdefault(event.get("cat", ""), set()).add(event["name"])
+    return found, names
+
+
+def test_train_traces_what_a_run_fuses(tmp_path):
+    """A trace names iterations, phases and launches by what they fuse."""
+    found, names = trace(tmp_path, "host", "--iterations", "2")
+    ranges = names["user_annotation"]
+    assert {name for name in ranges if name.startswith("iteration")} == {"iteration 3", "iteration 4"}
+    update = "update (learning: one pass, in C++; Adam: kernel in C++)"
+    phases = {"rollout: step by step", "act of shared", update, "forward + loss + backward: one pass, in C++"}
+    launches = {"step: env step + reset", "draw", "record", "scan", "learn", "Adam: kernel in C++"}
+    assert phases | launches <= ranges
+    facts = found["warpdrive_min"]
+    assert (facts["environment"], facts["kernels"]) == ("cartpole", "as in training")
+    assert "learning: one pass, in C++" in facts["paths"]["shared"]
+
+
+def test_unfused_trace_shows_phases_and_says_so(tmp_path):
+    """`--unfused` runs forward, loss and backward separately; names and file say so."""
+    found, names = trace(tmp_path, "host", "--unfused", "--iterations", "1")
+    ranges = names["user_annotation"]
+    assert {"iteration by separate kernels 3", "forward", "loss", "backward"} <= ranges
+    assert not any("one pass" in name for name in ranges)
+    facts = found["warpdrive_min"]
+    assert facts["kernels"].startswith("separate (--unfused)")
+    assert facts["config"]["policy"]["shared"]["model"]["fused"] is False
+
+
+@pytest.mark.gpu
+def test_trace_of_a_gpu_shows_graphs_and_their_kernels(tmp_path):
+    """A graph is one range with its kernels; unfused, phases are ranges."""
+    (tmp_path / "fused").mkdir()
+    (tmp_path / "unfused").mkdir()
+    _, names = trace(tmp_path / "fused", "pycuda")
+    on_host = "rollout: one launch, CUDA graph"
+    assert on_host in names["user_annotation"]
+    assert on_host in names["gpu_user_annotation"], "the range is on the GPU's rows too"
+    assert any(name.startswith("rollout_with_policy") for name in names["kernel"])
+    _, names = trace(tmp_path / "unfused", "pycuda", "--unfused")
+    assert {"rollout: step by step", "step: env step + reset", "record", "forward"} <= names["user_annotation"]
+    assert {"step", "record"} <= names["kernel"]
+    assert "rollout_with_policy" not in names["kernel"]
 
 
 @pytest.mark.parametrize("explain", [(), ("--explain",)])

@@ -17,7 +17,7 @@ import typer
 from rich.filesize import decimal
 from rich.table import Table
 
-from warpdrive_min import cores
+from warpdrive_min import cores, tracing
 from warpdrive_min.backends import cache, numba_server
 from warpdrive_min.commands.environments import (
     PREFERRED,
@@ -36,7 +36,7 @@ from warpdrive_min.commands.environments import (
 from warpdrive_min.config import MAX_SEED
 from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.errors import CheckpointError, require
-from warpdrive_min.files import remove_unused
+from warpdrive_min.files import remove_unused, require_writable
 from warpdrive_min.processes import is_rank
 from warpdrive_min.stopping import NOTHING_SAVED, RANK_SIGNALS, SIGNALS, Stopped, set_handlers, set_saved_work_report
 from warpdrive_min.training.config import RunConfig
@@ -115,6 +115,16 @@ def train(
             help="Print the implementation of each part of training, and why no faster one is used; trains nothing.",
         ),
     ] = False,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write a trace of 3 iterations, or of --iterations, after 2 others; ui.perfetto.dev opens it. "
+            "Saves nothing else.",
+        ),
+    ] = None,
+    unfused: Annotated[
+        bool, typer.Option("--unfused", help="With --trace: run separate kernels instead of fused ones.")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the run's folder.")] = False,
 ) -> None:
     """Train the policies of a run config; Ctrl-C saves after the iteration.
@@ -140,6 +150,11 @@ def train(
             say(warning)
         rule, do = "needs a training run of one process", "leave --certify out"
         is_one = run.trainer.num_gpus == 1 and not is_rank() and not (auto_scale or explain)
+        require(is_one or trace is None, "train.trace", rule, do="leave --trace out")
+        for option, is_given in (("certify", certify), ("results-dir", results_dir is not None)):
+            refused = "cannot be used with --trace, which saves no run"
+            require(trace is None or not is_given, f"train.{option}", refused, do="leave it out")
+        require(trace is not None or not unfused, "train.unfused", "needs --trace FILE", do="leave --unfused out")
         require(is_one or not certify, "train.certify", rule, do=do)
         rule, do = "is for an environment that `verify` knows by name", "leave --certify out, or certify it in Python"
         require(plan.env_name in environments() or not certify, "train.certify", rule, plan.env_name, do)
@@ -150,7 +165,13 @@ def train(
 
         size = run.population.size
         kind = Trainer if size is None else PopulationTrainer
-        if explain:
+        if trace is not None:
+            require_writable(trace, "--trace", is_file=True)
+            run = _with(run, _unfused(run)) if unfused else run
+            with tracing.ranges():
+                trainer = kind(make_wrapper(run.trainer.num_envs * (size or 1)), run, verbose=False)
+                _trace(trainer, plan, trace, iterations or tracing.N_RUNS, is_fused=not unfused)
+        elif explain:
             require(not auto_scale, "train.explain", "cannot be used with --auto-scale", do="leave one of them out")
             _explain(kind(make_wrapper(run.trainer.num_envs * (size or 1)), run, verbose=False), plan)
         elif auto_scale:
@@ -411,6 +432,36 @@ def _explain(trainer: Trainer, plan: Plan) -> None:
         say(f"policy {policy}:")
         for line in explained(choices):
             say(f"  {line}")
+    trainer.graceful_close()
+
+
+# ------------------------------------------------------------------ trace
+
+
+def _unfused(run: RunConfig) -> dict[str, Any]:
+    """Return settings that replace fused kernels by separate ones, by dotted key."""
+    off = dict.fromkeys(("fused_rollout", "shared_observations", "kept_passes"), False)
+    models = {
+        f"policy.{name}.model{'' if part == 'model' else f'.{part}'}.fused": False
+        for name, policy in run.policy.items()
+        for part in policy.models
+    }
+    return {"trainer.mode": "eager", **{f"trainer.{key}": value for key, value in off.items()}, **models}
+
+
+def _trace(trainer: Trainer, plan: Plan, file: Path, n_iterations: int, *, is_fused: bool) -> None:
+    if plan.checkpoint is not None:
+        trainer.load_checkpoint(plan.checkpoint)
+    facts = {
+        "environment": plan.env_name,
+        "kernels": "as in training" if is_fused else "separate (--unfused): slower than in training",
+        "paths": {name: list(explained(choices)) for name, choices in trainer.choices.items()},
+        "config": trainer.config.to_dict(),
+    }
+    name = "iteration" if is_fused else "iteration by separate kernels"
+    synchronize = trainer.wrapper.backend.synchronize
+    tracing.write_trace(file, trainer.iterate, synchronize, facts, name=name, n_runs=n_iterations)
+    say(f"trace of {n_iterations:,} iterations: {file}; open it at https://ui.perfetto.dev")
     trainer.graceful_close()
 
 

@@ -19,6 +19,7 @@ from warpdrive_min.environment import seed_resets
 from warpdrive_min.errors import WarpDriveError, known, require, require_int
 from warpdrive_min.lazy import renamed_attribute
 from warpdrive_min.sampler import CUDASampler
+from warpdrive_min.tracing import named
 from warpdrive_min.training import build
 from warpdrive_min.training.build import make_exact
 from warpdrive_min.training.config import RunConfig, precision
@@ -198,8 +199,8 @@ class Trainer(Run):
                 self.global_states.store(t)
             # Act: a forward pass for each policy, then one kernel that draws for all agents of an array
             with precision(self.config.trainer.precision, self.wrapper.cuda_data_manager.device):
-                for group in self.groups.values():
-                    group.act(t)
+                for act in self._acts:
+                    act(t)
             for actions in self.action_samplers:
                 actions.sample(t, **self.exploration)  # stored as drawn, then clipped
             # Step: environments write the next row of observations directly if one policy sees them all
@@ -215,8 +216,8 @@ class Trainer(Run):
         """Compute returns, update weights and merge moments, for each learning policy."""
         for group in self.groups.values():
             if group.buffer is not None and group.algorithm is not None:
-                group.algorithm.compute_returns(group.buffer)
-                group.algorithm.update(group.buffer)
+                named(f"returns of {group.name}", group.algorithm.compute_returns)(group.buffer)
+                named(f"update of {group.name}", group.algorithm.update)(group.buffer)
                 group.update_normalisers(group.buffer)
 
     @property
@@ -312,8 +313,10 @@ class Trainer(Run):
         """Reason why learning repeats forward passes, by policy; or empty."""
         chosen.record_network_choices()
         as_graph = chosen.captures_graphs()
-        self._collect: Captured = Captured(backend, self.collect, as_graph=as_graph)
-        self._update: Captured = Captured(backend, self.update, as_graph=as_graph)
+        rollout, update = chosen.paths("rollout"), f"update ({chosen.paths('learning', 'Adam')})"
+        self._collect: Captured = Captured(backend, self.collect, as_graph=as_graph, name=rollout)
+        self._update: Captured = Captured(backend, self.update, as_graph=as_graph, name=update)
+        self._acts = [named(f"act of {group.name}", group.act) for group in groups]
         self._evaluator = evaluation.Evaluator(wrapper, self.policy_map, self.layout, as_graph=as_graph)
 
     def _rehearse(self) -> None:

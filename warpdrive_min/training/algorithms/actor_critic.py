@@ -12,6 +12,7 @@ import torch
 
 from warpdrive_min.backends.base import Backend, Launch
 from warpdrive_min.perceptron import perceptron_of
+from warpdrive_min.tracing import named
 from warpdrive_min.training.algorithms import losses
 from warpdrive_min.training.algorithms.optimiser import ExactAdam, FlatAdam
 from warpdrive_min.training.algorithms.returns import ReturnScan, RewardScale, Scanned
@@ -139,6 +140,7 @@ class ActorCriticAlgorithm:
         learning = group.choose("learning", facts)
         self._is_fused = learning.path is LOSS_KERNEL
         """True if the loss is a kernel."""
+        self._one_pass = f"forward + loss + backward: {learning.path.name}"
         self._learning = self._in_one_pass(buffer, facts, learning.path.build)
         """Kernel of the loss and its gradients; None: torch differentiates."""
 
@@ -324,7 +326,7 @@ class ActorCriticAlgorithm:
         """Take one optimiser step; return True if the policy moved too far."""
         if self._learning is not None and self.weights is None and not self._normalises_otherwise:
             n_counted = None
-            self._learning.find(fused_loss.Rows(_numbers(rows), self._values_of_rows))
+            named(self._one_pass, self._learning.find)(fused_loss.Rows(_numbers(rows), self._values_of_rows))
             sums = self._learning.terms
         else:
             sums, n_counted = self._gradient(buffer, rows)
@@ -349,16 +351,19 @@ class ActorCriticAlgorithm:
         total = n_counted.clamp(min=1)
         if self._learning is not None:
             own = advantages if self._values_come_first else None
-            self._learning.find(fused_loss.Rows(_numbers(rows), self._values_of_rows, own, weights, total))
+            chosen = fused_loss.Rows(_numbers(rows), self._values_of_rows, own, weights, total)
+            named(self._one_pass, self._learning.find)(chosen)
             return self._learning.terms, n_counted
         sums = torch.zeros(N_TERMS, *self.shape, device=total.device, dtype=torch.float32)
         for index, (part, within) in enumerate(self._parts(rows)):
-            head, values = self.evaluate(buffer, part)
+            head, values = named("forward", self.evaluate)(buffer, part)
             if not self._values_come_first:
                 self.values[:-1].flatten(0, 1)[part] = values.detach()
             counts = None if weights is None else weights[within]
-            loss, terms = self._loss(buffer, part, head.float(), values.float(), advantages[within], counts, total)
-            self.optimiser.accumulate(loss, first=index == 0)
+            loss, terms = named("loss", self._loss)(
+                buffer, part, head.float(), values.float(), advantages[within], counts, total
+            )
+            named("backward", self.optimiser.accumulate)(loss, first=index == 0)
             sums += terms
         return sums, n_counted
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 import torch
 
 from warpdrive_min.backends.base import Launch
+from warpdrive_min.tracing import named
 from warpdrive_min.training.paths.exact.exact import Exact
 from warpdrive_min.training.paths.facts import Facts
 from warpdrive_min.training.paths.table import choose
@@ -66,7 +67,8 @@ class FlatAdam:
         self._adam: torch.optim.Adam | None = None
         """Torch's Adam without our kernels; creation imports a compiler (1 s)."""
         counts = {"norm": self.norm, "n_skipped": self.n_skipped, "lr": lr, "skip": self._skip}
-        self._step = self._kernel({"parameters": flat, "gradient": self.gradient, **self._moments, **counts})
+        step_by_kernels = self._kernel({"parameters": flat, "gradient": self.gradient, **self._moments, **counts})
+        self._step = step_by_kernels and named(f"Adam: {self.choice.path.name}", step_by_kernels)
         """Step by our kernels; None: torch takes it."""
 
     def _kernel(self, tensors: Tensors) -> Launch | None:

@@ -179,6 +179,11 @@ class Choices:
                 name = "network" if len(group.models) == 1 else f"network of {part}"
                 group.choices[name] = choose("network", of_part)
 
+    def paths(self, *parts: str) -> str:
+        """Return the paths of parts as text, for names of ranges."""
+        found = [(part, group.choices[part].path) for part in parts for group in self.groups if part in group.choices]
+        return "; ".join(dict.fromkeys(f"{part}: {path.name}" for part, path in found))
+
     def captures_graphs(self) -> bool:
         """Return True if each half-iteration is a CUDA graph."""
         return self._choose("iteration", self._facts()).is_fast

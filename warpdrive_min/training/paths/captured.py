@@ -13,6 +13,7 @@ import torch
 
 from warpdrive_min.backends.base import Backend
 from warpdrive_min.graph import capture
+from warpdrive_min.tracing import named
 
 
 class Captured:
@@ -22,10 +23,11 @@ class Captured:
         backend: Backend that runs the work.
         work: Function that enqueues the same launches each time.
         as_graph: Capture the work as a CUDA graph on its second run.
+        name: Name of its ranges.
     """
 
-    def __init__(self, backend: Backend, work: Callable[[], None], *, as_graph: bool) -> None:
-        self._backend, self._work, self._as_graph = backend, work, as_graph
+    def __init__(self, backend: Backend, work: Callable[[], None], *, as_graph: bool, name: str = "") -> None:
+        self._backend, self._work, self._as_graph, self._name = backend, work, as_graph, name
         self._replay: Callable[[], None] | None = None
         self._has_run = False
         self._events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
@@ -40,7 +42,8 @@ class Captured:
             self._replay = capture(self._backend, self._work)
             self.capture_s = time.perf_counter() - start
             _captured.add(self)
-        work = self._replay or self._work
+        is_eager = self._replay is None
+        work = named(self._name if is_eager else f"{self._name}, CUDA graph", self._replay or self._work)
         self._has_run = True
         if self._backend.device.type == "cuda":
             start_event, end_event = _event(), _event()

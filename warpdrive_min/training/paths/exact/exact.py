@@ -16,6 +16,7 @@ from torch.autograd.function import once_differentiable
 
 from warpdrive_min.errors import require
 from warpdrive_min.function_manager import KERNELS, CUDAFunctionManager
+from warpdrive_min.tracing import named
 from warpdrive_min.training.paths.exact.layers import THREADS, Layers, order, parts_of
 from warpdrive_min.training.paths.fused.loss import EPSILON, GivenGradients, LossRule, Minibatch
 
@@ -86,11 +87,12 @@ class Exact:
     ) -> None:
         rule, do = "an array has at most 2^31 - 1 numbers", "lower trainer.max_rows"
         require(n_items < 2**31, "exact", rule, n_items, do)
-        kernel, named = functions.kernel(name), {**given, "n_envs": n_items}
-        arguments = [named[parameter.name] for parameter in kernel.parameters]
+        kernel, values = functions.kernel(name), {**given, "n_envs": n_items}
+        arguments = [values[parameter.name] for parameter in kernel.parameters]
         # Not `CUDAFunctionManager.prepare`: its checks take as long as a small kernel.
         assert all(not isinstance(each, torch.Tensor) or each.is_contiguous() for each in arguments), name
-        kernel.prepare(arguments, *(shape or (functions.shape.blocks(n_items), functions.shape.threads)))()
+        launch = kernel.prepare(arguments, *(shape or (functions.shape.blocks(n_items), functions.shape.threads)))
+        named(name, launch)()
 
     def launch_blocks(
         self, source: str, constants: Mapping[str, Constant], name: str, shape: tuple[int, int], **given: Argument

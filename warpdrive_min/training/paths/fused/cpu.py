@@ -14,6 +14,7 @@ import torch
 
 from warpdrive_min.backends import get
 from warpdrive_min.function_manager import LaunchShape
+from warpdrive_min.tracing import named
 from warpdrive_min.training.paths.fused.loss import N_TERMS, Learned, Rows
 from warpdrive_min.training.paths.fused.network import SIZES, Network, offset_of
 from warpdrive_min.training.paths.fused.shared import SharedRows
@@ -49,7 +50,7 @@ def _prepare(name: str, n_blocks: int, given: dict[str, Argument | None]) -> Lau
     """Prepare a launch; an array may be None."""
     kernel = _kernels()[name]
     arguments = [given[parameter.name] for parameter in kernel.parameters]
-    return kernel.prepare(arguments, n_blocks, 1)  # type: ignore[arg-type]
+    return named(name, kernel.prepare(arguments, n_blocks, 1))  # type: ignore[arg-type]
 
 
 def _blocks_of(n_rows: int, rows_of_block: int = BLOCK_ROWS) -> int:
