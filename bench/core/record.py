@@ -98,11 +98,11 @@ class _Line(Model):
 
 
 Status = Literal["ok", "skipped", "failed"]
-Scope = Literal["kernel", "env", "rollout", "train", "startup", "memory", "learn", "static"]
+Scope = Literal["kernel", "env", "rollout", "train", "startup", "memory", "learn", "static", "determinism"]
 """Kind of work that is timed, or read without running it.
 
 Figures of different scopes never mix."""
-UNTIMED: Final = ("learn", "memory", "static")
+UNTIMED: Final = ("learn", "memory", "static", "determinism")
 """Scopes whose records have no samples."""
 
 
@@ -775,8 +775,10 @@ NEEDED: Final[Mapping[str, Sequence[str]]] = {
     "peer": ("ours", "version", "counts"),
     "peer_learn": ("ours", "version"),
     "peer_solution": ("ours", "version", "samples_s"),
+    "peer_determinism": ("version", "digests", "reference", "varied"),
     "startup": ("samples_s",),
     "time_to_solution": ("samples_s",),
+    "determinism": ("digests", "reference", "varied"),
     "machine_code": ("code", "blocks", "threads", "launches", "shape", "access"),
 }
 """Notes that a case's measured records must have."""

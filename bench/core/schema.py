@@ -170,6 +170,22 @@ class MemberFields(Entries, total=False):
     return_after: list[Number]
 
 
+class DifferenceFields(Entries, total=False):
+    """Declared entries of the first difference of two runs."""
+
+    iteration: Required[Size]
+    tensor: Required[str]
+    absolute: Required[Amount]
+    relative: Required[Amount]
+
+
+class RunFields(Entries, total=False):
+    """Declared entries of a run of the case `determinism`."""
+
+    processor: Required[str]
+    architecture: Required[str]
+
+
 class NoteFields(Entries, total=False):
     """Declared entries of the notes."""
 
@@ -197,6 +213,10 @@ class NoteFields(Entries, total=False):
     blocks: Size | None
     threads: Size | None
     launches: Size | None
+    digests: dict[str, list[str]]
+    difference: DifferenceFields | None
+    reference: RunFields
+    varied: RunFields
 
 
 def entries(fields: type) -> AfterValidator:

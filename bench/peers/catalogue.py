@@ -26,7 +26,15 @@ LEARNING: Final = "peer_learn"
 """Case of records of training to a threshold."""
 SOLUTION: Final = "peer_solution"
 """Case of records of whole processes that train to a threshold."""
-CASE_OF: Final[Mapping[str, str]] = {"simulate": SPEED, "train": SPEED, "learn": LEARNING, "solve": SOLUTION}
+REPEAT: Final = "peer_determinism"
+"""Case of records of runs that are compared to the bit."""
+CASE_OF: Final[Mapping[str, str]] = {
+    "simulate": SPEED,
+    "train": SPEED,
+    "learn": LEARNING,
+    "solve": SOLUTION,
+    "repeat": REPEAT,
+}
 """Case of each kind of work."""
 RANDOM_SLOTS: Final = 170_000
 """Number of agents at which WarpDrive's random numbers overflow their heap."""
@@ -135,8 +143,8 @@ PEERS: Final = {
 
 
 def unfinished(jobs: Iterable[PeerJob], records: Sequence[Record], comparisons: Iterable[Comparison]) -> list[PeerJob]:
-    """Return points without a comparison or, for learning, without a valid record."""
+    """Return points without a comparison or, if not paired, without a valid record."""
     compared = {each.b for each in comparisons}
-    has_learned = {record.id for record in records if record.case == LEARNING and record.is_evidence}
-    finished = {key(record) for record in records if record.id in compared | has_learned}
+    alone = {record.id for record in records if record.case in (LEARNING, REPEAT) and record.is_evidence}
+    finished = {key(record) for record in records if record.id in compared | alone}
     return [job for job in jobs if point_key(job.case, job.point) not in finished]

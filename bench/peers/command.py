@@ -19,10 +19,10 @@ from ..process.local import start
 from ..process.stopping import register_outputs
 from ..process.sweep import read_existing
 from ..show import documents, render
-from .catalogue import LEARNING, PEERS, SOLUTION, SPEED, PeerJob, unfinished
+from .catalogue import LEARNING, PEERS, REPEAT, SOLUTION, SPEED, PeerJob, unfinished
 from .sides import Run, measure_each
 
-CASES: Final = (SPEED, LEARNING, SOLUTION)
+CASES: Final = (SPEED, LEARNING, SOLUTION, REPEAT)
 """Cases of peer records."""
 WIDE: Final = 220
 """Width of the table, characters."""

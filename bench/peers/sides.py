@@ -34,7 +34,7 @@ from ..workloads.cases import CASES
 from ..workloads.setups.starts import cache_variables, import_share
 from ..workloads.shared import steps_of
 from ..workloads.time_to_solution import WARM
-from . import learning
+from . import learning, repeats
 from .check import correctness
 
 if TYPE_CHECKING:
@@ -51,7 +51,13 @@ EAGER_BLOCK_S: Final = 0.15
 """Time for sampling a block of an eager peer, s.
 
 Other processes on the host slow its Python loop for milliseconds to seconds."""
-SCOPES: Final[Mapping[str, Scope]] = {"simulate": "env", "train": "train", "learn": "learn", "solve": "startup"}
+SCOPES: Final[Mapping[str, Scope]] = {
+    "simulate": "env",
+    "train": "train",
+    "learn": "learn",
+    "solve": "startup",
+    "repeat": "determinism",
+}
 """Scope of each kind of work."""
 
 
@@ -92,6 +98,9 @@ def measure_each(
     both: list[tuple[Side, Side]] = []
     for job in todo:
         try:
+            if job.axes["work"] == "repeat":
+                yield job, [_repeated(job, run)], None
+                continue
             ours, theirs = _both_sides(job, run)
             if theirs.case.scope == "learn":
                 yield job, _train_both(job, run, ours, theirs), None
@@ -210,6 +219,25 @@ def _train_peer(job: PeerJob, run: Run, theirs: Side) -> Record:
         taken=theirs.taken,
         command=theirs.command,
     )
+
+
+# ------------------------------------------------------------------ determinism
+
+
+def _repeated(job: PeerJob, run: Run) -> Record:
+    """Train a peer in several new processes, and compare their states.
+
+    Raises:
+        WorkerError: The peer is missing.
+    """
+
+    def play(point: Point, variation: str, folder: Path, variables: Mapping[str, str]) -> None:
+        asked = replace(job, axes=point)
+        with started(asked, run, variables) as peer:
+            ask(asked, peer, "repeat", adapter=job.peer.adapter, point=asked.given, folder=str(folder))
+
+    record = repeats.record_of(_version(job), job, run.context, _reply(job, run), play)
+    return record.model_copy(update={"command": _command(job, run)})
 
 
 # ------------------------------------------------------------------ the peer's process

@@ -61,6 +61,25 @@ class Peer:
         found = self._run.report()
         return {**found, **_provenance(self._module, found["device"])}
 
+    def repeat(self, adapter: str, point: dict[str, Any], folder: str) -> dict[str, Any]:
+        """Import the peer and train; write states, their hashes and times. Waits.
+
+        The files are as of `bench/workloads/determinism/program.py`.
+        """
+        module = _adapter(adapter)
+        found = module.repeat(point)
+        import numpy as np  # noqa: PLC0415  (the peer's)
+
+        states, digests = found.pop("states"), list[dict[str, str]]()
+        for index, state in enumerate(states):
+            np.savez(Path(folder, f"{index}.npz"), **state)
+            digests.append({name: _digest(array) for name, array in state.items()})
+        if module.device() == "cuda":
+            uuid = importlib.import_module("adapters.work").gpu_uuid() or ""
+            found["card"] = hashlib.sha256(uuid.encode()).hexdigest()[:16]
+        Path(folder, "report.json").write_text(json.dumps({**found, "digests": digests}))
+        return {}
+
     def time(self, runs: int) -> dict[str, Any]:
         """Time a number of runs, ns; ``compiled`` counts compiled programs. Waits."""
         work = self._work
@@ -151,6 +170,11 @@ def _version(package: str) -> str | None:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return _hash(package)
+
+
+def _digest(array: Any) -> str:
+    """Return the SHA-256 of an array's type, shape and bytes, as of certificates."""
+    return hashlib.sha256(f"{array.dtype} {array.shape}\0".encode() + array.tobytes()).hexdigest()
 
 
 def _hash(package: str) -> str | None:

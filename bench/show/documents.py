@@ -29,6 +29,7 @@ from .records import latest, measured_alone
 from .sets import newest_sets
 from .views import peers
 from .views.cases import TABLES as OF_CASES
+from .views.determinism import determinism_table
 from .views.overview import overview as make_overview
 
 COMMAND: Final = re.compile(r"`python -m bench table ([^`]+)`")
@@ -45,6 +46,7 @@ TABLES: Final[Mapping[str, MakeTable]] = {
     "peer": peers.peers_table,
     "peer_learn": peers.peer_learning_table,
     "peer_solution": peers.peer_solutions_table,
+    "peer_determinism": determinism_table,
 }
 """Tables of each case and of peers: terminal, documents and paper."""
 

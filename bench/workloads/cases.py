@@ -15,11 +15,13 @@ from ..core.case import Case, Job, Pairs, pairs_differing_in
 from ..core.measure import ColdStart, Once, Ranks, Timed
 from ..core.point import PLAIN, Point, Preset, matches
 from ..core.record import AXES_OF, Axis, Record
-from . import env_step, kernels, learn, memory, scaling, startup, time_to_solution, train
+from . import determinism, env_step, kernels, learn, memory, scaling, startup, time_to_solution, train
 
 IN_PAPER: Final[Sequence[Sequence[str]]] = read_toml(Path(__file__).with_name("paper.toml"))["points"]
 """Rows of conditions; a point of preset paper meets all of one row."""
-FUNCTIONS: Final = ChainMap(*map(vars, (env_step, kernels, learn, memory, scaling, startup, time_to_solution, train)))
+FUNCTIONS: Final = ChainMap(
+    *map(vars, (determinism, env_step, kernels, learn, memory, scaling, startup, time_to_solution, train))
+)
 """Functions of the families of cases, by name."""
 WORKLOADS: Final = {kind.__name__: kind for kind in (Timed, Once, ColdStart, Ranks)}
 
@@ -81,7 +83,7 @@ OF_PEERS: Final = {
 }
 """Axes of every point of other software."""
 AXES_OF.update({name: cache(partial(_axes, case)) for name, case in CASES.items()})
-AXES_OF.update({name: lambda: OF_PEERS for name in ("peer", "peer_learn", "peer_solution")})
+AXES_OF.update({name: lambda: OF_PEERS for name in ("peer", "peer_learn", "peer_solution", "peer_determinism")})
 
 
 def is_present(record: Record) -> bool:

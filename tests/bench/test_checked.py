@@ -31,7 +31,7 @@ def evidence() -> list[Record]:
 
 def test_each_case_has_its_oracle(table):
     """The page has a reference for every case and peer case."""
-    assert set(table) == {*CASES, "peer", "peer_learn", "peer_solution"}
+    assert set(table) == {*CASES, "peer", "peer_learn", "peer_solution", "peer_determinism"}
     assert all(row.words for row in table.values())
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import hashlib
 import math
 import multiprocessing
@@ -28,7 +29,7 @@ from bench.core.point import Check, Metric
 from bench.core.record import Context, Host, Record, append, read_all, read_comparisons
 from bench.judge.published.anchors import JAX, WARPDRIVE, anchor
 from bench.peers import learning, search, sides, worker
-from bench.peers.adapters import pufferlib
+from bench.peers.adapters import pufferlib, purejaxrl
 from bench.peers.adapters.gymnasium import IDS, prepare
 from bench.peers.adapters.work import Work, gpu_uuid
 from bench.peers.catalogue import PEERS, PeerJob
@@ -248,6 +249,7 @@ TORCH_ON_GPU_FAKE = """
 import types
 import numpy as np
 cuda = types.SimpleNamespace(is_available=lambda: True, get_device_name=lambda: "fake", synchronize=lambda: None)
+cuda.get_device_capability = lambda: (9, 0)
 full_like = np.full_like
 """
 GRIDWORLD_FAKE = """
@@ -282,7 +284,10 @@ class TrainerA2C:
         assert agents == {"shared": [0, 1, 2, 3, 4]} and config["env"]["num_taggers"] == 4
         assert config["trainer"]["num_envs"] == 4, config
         self.cuda_envs, self.steps = wrapper, config["trainer"]["train_batch_size"] // 4
-        self.models = {"shared": types.SimpleNamespace(parameters=lambda: [np.ones(2).view(Weights)])}
+        weight = self.weight = np.ones(2).view(Weights)
+        parameters, named_parameters = (lambda: [weight]), (lambda: [("w", weight)])
+        self.models = {"shared": types.SimpleNamespace(parameters=parameters, named_parameters=named_parameters)}
+        self.optimizers = {"shared": types.SimpleNamespace(state={})}
     def _evaluate_policies(self, batch_index):
         return {"shared": [np.zeros((4, 5, 5), np.float32)]}
     def _sample_actions(self, probabilities, batch_index):
@@ -291,8 +296,13 @@ class TrainerA2C:
         assert self.steps == 8
     def _update_model_params(self, iteration):
         self.cuda_envs.iteration = iteration
+        self.weight += 1
 
 class Weights(np.ndarray):
+    __hash__ = object.__hash__
+    detach = cpu = lambda self: self
+    def numpy(self):
+        return np.array(self)
     def isfinite(self):
         return np.isfinite(self)
 """
@@ -405,7 +415,7 @@ def test_command_measures_gymnasium_beside_ours_and_goes_on_after_a_peer_that_di
 
 def test_interpreter_of_an_unknown_peer_is_refused():
     """An interpreter for an unknown peer is an error."""
-    with pytest.raises(Exception, match=r"must be NAME=PATH \(names: envpool, "):
+    with pytest.raises(Exception, match=r"must be NAME=PATH \(names: cleanrl, "):
         interpreters(["chess=/bin/true"])
 
 
@@ -872,7 +882,7 @@ def test_warp_drive_steps_and_trains_with_its_own_run_config(fakes):
     """WarpDrive steps and trains with its own run config."""
     fakes("rl-warp-drive", warp_drive_files(step=1), version="2.7.1")
     jobs = chosen("smoke", ["rl-warp-drive"], ["variant=pycuda"])
-    (stepped, _), (trained, _) = (records_of(job) for job in jobs)
+    (stepped, _), (trained, _), (repeated,) = (records_of(job) for job in jobs)
     assert (stepped.status, trained.status) == ("ok", "ok"), (stepped.reason, trained.reason)
     assert (stepped.scope, trained.scope) == ("env", "train")
     assert stepped.correctness.before.detail.startswith("all 4 environments moved on by a step")
@@ -881,6 +891,90 @@ def test_warp_drive_steps_and_trains_with_its_own_run_config(fakes):
     assert re.match(r"its 1 arrays of weights are finite after \d+ iterations", trained.correctness.after.detail)
     assert (stepped.notes["version"], stepped.threads) == ("2.7.1", None)
     assert stepped.notes["shims"] == "gymnasium is imported as gym"
+    assert repeated.is_evidence, repeated.reason
+    assert (repeated.case, repeated.scope, repeated.notes["difference"]) == ("peer_determinism", "determinism", None)
+    assert repeated.notes["reference"]["architecture"] == "sm_90"
+    assert "none in 3 iterations" in markdown([repeated])
+
+
+CLEANRL_FAKE = """
+import argparse, os, torch
+parser = argparse.ArgumentParser()
+for name in ("env-id", "num-envs", "num-steps", "total-timesteps", "seed"):
+    parser.add_argument("--" + name)
+args = parser.parse_args()
+n_steps = int(args.num_envs) * int(args.num_steps)
+weight = torch.nn.Parameter(torch.ones(3))
+adam = torch.optim.Adam([weight])
+for iteration in range(int(args.total_timesteps) // n_steps):
+    for _ in range(16):
+        noise = os.getpid() * NOISE if iteration else 0.0
+        adam.zero_grad()
+        (weight * (1.0 + noise)).sum().backward()
+        adam.step()
+"""
+
+
+@pytest.mark.parametrize("noise", [0.0, 1e-3])
+def test_cleanrl_is_repeated_and_its_difference_is_named(fakes, noise):
+    """The script runs unchanged; noise from iteration 2 on is found there."""
+    fakes("cleanrl", {"cleanrl/ppo.py": CLEANRL_FAKE.replace("NOISE", str(noise))})
+    (record,) = records_of(smoke("cleanrl-determinism", "usual"))
+    assert record.is_evidence, record.reason
+    found = record.notes["difference"]
+    assert (found and found["iteration"]) == (2 if noise else None)
+    if found:
+        assert found["tensor"].startswith("policy/shared/")
+
+
+def test_purejaxrl_yields_the_state_of_each_iteration(monkeypatch):
+    """The carry of its outer loop is stored after each iteration, of no other."""
+
+    def scan(step, carry, xs, length):
+        every = []
+        for _ in range(length):
+            carry, y = step(carry, None)
+            every.append(y)
+        return carry, [np.stack(leaf) for leaf in zip(*every, strict=True)] if every[0] is not None else None
+
+    lax = SimpleNamespace(scan=scan)
+
+    def make_train(config):
+        def step(carry, _):
+            (weights, seen), _ = lax.scan(lambda inner, _: ((inner[0] + 1, inner[1] * 2), None), carry, None, 3)
+            return (weights, seen), None
+
+        def train(key):
+            last, metrics = lax.scan(step, (np.zeros(2), np.ones(1)), None, config["TOTAL_TIMESTEPS"] // 8)
+            return {"runner_state": last, "metrics": metrics}
+
+        return train
+
+    tree = SimpleNamespace(
+        tree_leaves_with_path=lambda leaves: [((SimpleNamespace(idx=2 * i),), leaf) for i, leaf in enumerate(leaves)],
+        keystr=lambda path: f"[{path[0].idx}].params",
+    )
+    options = {
+        "config": SimpleNamespace(update=lambda name, value: None),
+        "devices": lambda: [SimpleNamespace(device_kind="fake", compute_capability="9.0")],
+    }
+    jax = SimpleNamespace(
+        lax=lax,
+        jit=functools.cache,  # traces once
+        random=SimpleNamespace(PRNGKey=int),
+        block_until_ready=lambda each: each,
+        tree_util=tree,
+        **options,
+    )
+    monkeypatch.setitem(sys.modules, "jax", jax)
+    monkeypatch.setattr(purejaxrl, "imported", lambda: SimpleNamespace(make_train=make_train))
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    point = {"env": "cartpole", "n_envs": 4, "n_steps": 2, "algorithm": "PPO", "precision": "fp32", "n_iterations": 2}
+    found = purejaxrl.repeat({**point, "options": {"flags": "--deterministic"}})
+    assert os.environ.pop("XLA_FLAGS") == "--deterministic"
+    assert (found["architecture"], len(found["seconds"])) == ("sm_90", 2)
+    name = "policy/shared/model/[0].params"
+    assert [(state[name][0], state["env/observations"][0]) for state in found["states"]] == [(0, 1), (3, 8), (6, 64)]
 
 
 def test_warp_drive_runs_from_a_copy_of_its_packages(fakes, tmp_path):
@@ -957,8 +1051,10 @@ def test_every_point_of_a_peer_is_the_same_work_of_ours(name):
         jobs = chosen(preset, [name], [])
         assert jobs or preset == "paper"
         for job in jobs:
-            case, point = job.ours("cpu")
             assert job.given["options"] == job.peer.variants[job.point["variant"]]
+            if job.axes["work"] == "repeat":
+                continue  # not paired with ours
+            case, point = job.ours("cpu")
             assert "variant" not in point
             assert case in CASES
             assert point["env"] in ENVS

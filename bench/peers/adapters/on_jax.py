@@ -19,6 +19,15 @@ def device() -> str:
     return "cuda" if jax.default_backend() == "gpu" else "cpu"
 
 
+def processor() -> dict[str, str]:
+    """Return the name and architecture of the device that JAX uses."""
+    import jax  # noqa: PLC0415  (theirs)
+
+    used = jax.devices()[0]
+    capability = str(getattr(used, "compute_capability", "")).replace(".", "")
+    return {"processor": str(used.device_kind), "architecture": f"sm_{capability}" if capability else "CPU"}
+
+
 def compile_counter() -> Callable[[], int]:
     """Return a counter of programs that JAX compiles from now on."""
     import jax  # noqa: PLC0415  (theirs)

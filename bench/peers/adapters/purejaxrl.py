@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import math
+import os
 import sys
+import time
 from typing import Any
 
 from . import on_jax
@@ -13,7 +15,7 @@ from .gymnasium import IDS
 from .on_jax import device
 from .work import Point, Work
 
-__all__ = ["PACKAGES", "device", "prepare"]
+__all__ = ["PACKAGES", "device", "prepare", "repeat"]
 
 PACKAGES = ("purejaxrl", "gymnax", "jax", "jaxlib", "flax", "optax", "distrax")
 UPDATES = 10
@@ -51,19 +53,8 @@ def prepare(point: Point) -> Work:
     import jax  # noqa: PLC0415  (theirs)
 
     jax.config.update("jax_default_matmul_precision", PRECISIONS[point["precision"]])
-    env_steps = UPDATES * point["n_envs"] * point["n_steps"]
-    passes = 4 if point["algorithm"] == "PPO" else 1
-    config = {
-        **CONFIG,
-        "ENV_NAME": IDS[point["env"]],
-        "NUM_ENVS": point["n_envs"],
-        "NUM_STEPS": point["n_steps"],
-        "TOTAL_TIMESTEPS": env_steps,
-        "UPDATE_EPOCHS": passes,
-        "NUM_MINIBATCHES": passes,
-        "LR": 2.5e-3,
-        "ANNEAL_LR": False,
-    }
+    config = _config(point, UPDATES)
+    env_steps = config["TOTAL_TIMESTEPS"]
     is_logged = point["options"]["is_logged"]
     if not is_logged:
         ppo.LogWrapper = lambda env: env
@@ -94,6 +85,71 @@ def prepare(point: Point) -> Work:
         trace=trace,
         counts="rollout + update, and 1/10 of a start",
     )
+
+
+def repeat(point: Point) -> dict[str, Any]:
+    """Train twice in this process; return the states of the second run. Waits.
+
+    The states are the carry of its outer loop, before and after each iteration.
+    """
+    if flags := point["options"].get("flags"):
+        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip()
+    ppo = imported()
+    import jax  # noqa: PLC0415  (theirs)
+    import numpy as np  # noqa: PLC0415
+
+    jax.config.update("jax_default_matmul_precision", PRECISIONS[point["precision"]])
+    n, scan = point["n_iterations"], jax.lax.scan
+
+    def outer_scan(step: Any, first: Any, xs: Any, length: Any) -> Any:
+        jax.lax.scan = scan  # the outer loop is the first one
+
+        def recorded(carry: Any, x: Any) -> Any:
+            carry, _ = step(carry, x)
+            return carry, carry
+
+        last, later = scan(recorded, first, xs, length)
+        return last, (first, later)
+
+    jax.lax.scan = outer_scan
+    train = jax.jit(ppo.make_train(_config(point, n)))
+    key = jax.random.PRNGKey(0)
+    jax.block_until_ready(train(key))
+    began = time.perf_counter()
+    first, later = jax.block_until_ready(train(key))["metrics"]
+    seconds = (time.perf_counter() - began) / n
+    before, after = (
+        {_name(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(each)}
+        for each in (first, later)
+    )
+    states = [before, *({name: array[i] for name, array in after.items()} for i in range(n))]
+    return {"states": states, "seconds": [seconds] * n, **on_jax.processor()}
+
+
+def _config(point: Point, n_updates: int) -> dict[str, Any]:
+    passes = 4 if point["algorithm"] == "PPO" else 1
+    return {
+        **CONFIG,
+        "ENV_NAME": IDS[point["env"]],
+        "NUM_ENVS": point["n_envs"],
+        "NUM_STEPS": point["n_steps"],
+        "TOTAL_TIMESTEPS": n_updates * point["n_envs"] * point["n_steps"],
+        "UPDATE_EPOCHS": passes,
+        "NUM_MINIBATCHES": passes,
+        "LR": 2.5e-3,
+        "ANNEAL_LR": False,
+    }
+
+
+def _name(path: Any) -> str:
+    """Name a leaf of its carry: training state, environments, observations, key."""
+    import jax  # noqa: PLC0415  (theirs)
+
+    name = jax.tree_util.keystr(path)
+    part, key = path[0].idx, name.replace("/", "_")
+    if part == 0:
+        return f"policy/shared/{'model' if '.params' in name else 'algorithm'}/{key}"
+    return "env/observations" if part == 2 else f"env/{key}"
 
 
 def _weights(made: Any) -> Any:

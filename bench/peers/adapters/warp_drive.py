@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from .work import TRACED, Point, Unavailable, Work, as_lists, temporary_folder
+from .work import TRACED, Point, Unavailable, Work, as_lists, temporary_folder, torch_processor
 
 PACKAGES = ("rl-warp-drive", "torch", "numba", "numba-cuda", "pycuda", "numpy", "gym", "gymnasium")
 CLASSES = {
@@ -43,14 +43,50 @@ def prepare(point: Point) -> Work:
     """Return stepping with random actions, or iterations of training, on a GPU."""
     import torch  # noqa: PLC0415  (theirs)
 
+    trainer, notes = _started(point)
+    make = _simulating if point["work"] == "simulate" else _training
+    return make(point, trainer, notes | {"device": torch.cuda.get_device_name()})
+
+
+def repeat(point: Point) -> dict[str, Any]:
+    """Train; return weights, optimisers and results of each iteration. Waits."""
+    import torch  # noqa: PLC0415  (theirs)
+
+    trainer, _ = _started(point)
+    data = trainer.cuda_envs.cuda_data_manager
+
+    def state() -> dict[str, Any]:
+        found = {f"env/{name}": data.pull_data_from_device(name) for name in ("observations", "rewards", "_timestep_")}
+        for policy, model in trainer.models.items():
+            moments = trainer.optimizers[policy].state
+            for name, weight in model.named_parameters():
+                found[f"policy/{policy}/model/{name}"] = weight.detach().cpu().numpy().copy()
+                for moment in ("exp_avg", "exp_avg_sq"):
+                    if (each := moments.get(weight, {}).get(moment)) is not None:
+                        found[f"policy/{policy}/algorithm/{moment}/{name}"] = each.cpu().numpy().copy()
+        return found
+
+    states, seconds = [state()], list[float]()
+    for iteration in range(point["n_iterations"]):
+        began = time.perf_counter()
+        trainer._generate_rollout_batch()  # noqa: SLF001  (its `train` is a loop of these two)
+        trainer._update_model_params(iteration)  # noqa: SLF001
+        torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - began)
+        states.append(state())
+    return {"states": states, "seconds": seconds, **torch_processor()}
+
+
+def _started(point: Point) -> tuple[Any, dict[str, Any]]:
+    """Return its trainer from a copy of its packages, and notes."""
+    import torch  # noqa: PLC0415  (theirs)
+
     notes = _gym()
     packages = [_folder_of(name) for name in ("warp_drive", "example_envs")]
     if not torch.cuda.is_available():
         raise Unavailable("it needs an NVIDIA GPU, and its torch finds none")
     _copy(packages)
-    trainer = _trainer(point)
-    make = _simulating if point["work"] == "simulate" else _training
-    return make(point, trainer, notes | {"device": torch.cuda.get_device_name()})
+    return _trainer(point), notes
 
 
 def _gym() -> dict[str, Any]:

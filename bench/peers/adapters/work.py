@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import platform
 import shutil
 import tempfile
 import uuid
@@ -70,6 +71,16 @@ def temporary_folder(peer: str) -> str:
     folder = tempfile.mkdtemp(prefix=f"{peer}-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
+
+
+def torch_processor() -> dict[str, str]:
+    """Return the name and architecture of the device that torch uses."""
+    import torch  # noqa: PLC0415  (theirs)
+
+    if not torch.cuda.is_available():
+        return {"processor": platform.machine(), "architecture": torch.backends.cpu.get_cpu_capability()}
+    major, minor = torch.cuda.get_device_capability()
+    return {"processor": torch.cuda.get_device_name(), "architecture": f"sm_{major}{minor}"}
 
 
 def gpu_uuid() -> str | None:

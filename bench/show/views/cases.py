@@ -33,6 +33,7 @@ from ..labels import SPREADS, backend_label, environment, medians, number, ratio
 from ..records import by, measured_alone, metric, point_order
 from ..tables import all_points, differing, every_point, note_column, over_baseline
 from . import env_charts, peers, run_charts
+from .determinism import determinism_table
 from .run_charts import TASK
 
 # ------------------------------------------------------------------ train, scaling, memory
@@ -233,6 +234,7 @@ _TABLES: Final[Mapping[str, MakeTable]] = {
     "startup": starts_table,
     "time_to_solution": solutions_table,
     "memory": memory_table,
+    "determinism": determinism_table,
 }
 TABLES: Final[Mapping[str, MakeTable]] = {
     name: _TABLES.get(name) or (over_baseline(*case.over[:2]) if case.over else every_point)
