@@ -26,10 +26,9 @@ from .core.record import SWEEPS, Context, Record
 from .judge.evidence import name_of, remarks
 from .options import AtOnce, CaseNames, Counts, Names, Processes, Resume, Where, console, say
 from .process import ray_cluster
-from .process.local import run_points
+from .process.local import run_points, write_traces
 from .process.stopping import register_outputs
 from .process.sweep import Runner, in_processes, missing, read_existing, run
-from .process.traces import write_traces
 from .show import documents, plots
 from .show.labels import plural
 from .show.records import by_machine

@@ -5,7 +5,6 @@ Ranges are off by default. Then `named` returns its function unchanged, so a pre
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import tempfile
@@ -16,7 +15,6 @@ from pathlib import Path
 from typing import Any, Final, ParamSpec, TypeVar
 
 from warpdrive_min.errors import ConfigError
-from warpdrive_min.files import write_atomically
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -80,27 +78,22 @@ def ranges() -> Iterator[None]:
         _in_trace = before
 
 
-def write_trace(
-    file: Path,
+def trace(
     work: Callable[[], object],
     synchronize: Callable[[], None],
     facts: Mapping[str, Any],
     *,
     name: str = "run",
     n_runs: int = N_RUNS,
-) -> Path:
-    """Trace repeated work after a warm-up, and return the file; synchronises.
+) -> bytes:
+    """Trace repeated work after a warm-up; return Chrome's trace format; synchronises.
 
     Args:
-        file: JSON in Chrome's trace format, compressed if the name ends in ``.gz``.
         work: Work of a run; prepare it in a block of `ranges`, or its launches have no names.
         synchronize: Waits until everything enqueued is done.
-        facts: JSON object that the file has as ``warpdrive_min``.
+        facts: JSON object that the trace has as ``warpdrive_min``.
         name: Name of the range of a run, before its number.
         n_runs: Number of traced runs.
-
-    Raises:
-        WriteError: The file cannot be written.
     """
     import torch  # noqa: PLC0415  (takes seconds)
     from torch.profiler import ProfilerActivity, profile, record_function  # noqa: PLC0415
@@ -118,5 +111,4 @@ def write_trace(
     with tempfile.TemporaryDirectory(prefix="warpdrive-trace-") as folder:
         path = Path(folder, "trace.json")
         profiler.export_chrome_trace(str(path))
-        content = path.read_bytes()
-    return write_atomically(file, gzip.compress(content) if file.suffix == ".gz" else content)
+        return path.read_bytes()

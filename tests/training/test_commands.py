@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import shlex
@@ -414,13 +415,16 @@ def test_train_explains_its_paths(backend, member, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def trace(folder: Path, backend: str, *more: str) -> tuple[dict[str, Any], dict[str, set[str]]]:
+def trace(
+    folder: Path, backend: str, *more: str, name: str = "trace.json"
+) -> tuple[dict[str, Any], dict[str, set[str]]]:
     """Trace a small run; return the file and the names of its events by category."""
     values = settings({**TINY, "saving.basedir": str(folder / "runs")})
-    result = run("train", "-e", "cartpole", "--backend", backend, *values, "--trace", folder / "trace.json", *more)
+    result = run("train", "-e", "cartpole", "--backend", backend, *values, "--trace", folder / name, *more)
     assert result.exit_code == 0, result.output
-    assert [path.name for path in folder.iterdir()] == ["trace.json"], "it saves nothing else"
-    found = json.loads((folder / "trace.json").read_text())
+    assert [path.name for path in folder.iterdir()] == [name], "it saves nothing else"
+    content = (folder / name).read_bytes()
+    found = json.loads(gzip.decompress(content) if name.endswith(".gz") else content)
     names: dict[str, set[str]] = {}
     for event in found["traceEvents"]:
         names.setdefault(event.get("cat", ""), set()).add(event["name"])
@@ -428,8 +432,11 @@ def trace(folder: Path, backend: str, *more: str) -> tuple[dict[str, Any], dict[
 
 
 def test_train_traces_what_a_run_fuses(tmp_path):
-    """A trace names iterations, phases and launches by what they fuse."""
-    found, names = trace(tmp_path, "host", "--iterations", "2")
+    """A trace names iterations, phases and launches by what they fuse.
+
+    A name that ends in .gz compresses it.
+    """
+    found, names = trace(tmp_path, "host", "--iterations", "2", name="trace.json.gz")
     ranges = names["user_annotation"]
     assert {name for name in ranges if name.startswith("iteration")} == {"iteration 3", "iteration 4"}
     update = "update (learning: one pass, in C++; Adam: kernel in C++)"

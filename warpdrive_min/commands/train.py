@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import shlex
 import signal
 import sys
@@ -36,7 +37,7 @@ from warpdrive_min.commands.environments import (
 from warpdrive_min.config import MAX_SEED
 from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.errors import CheckpointError, require
-from warpdrive_min.files import remove_unused, require_writable
+from warpdrive_min.files import remove_unused, require_writable, write_atomically
 from warpdrive_min.processes import is_rank
 from warpdrive_min.stopping import NOTHING_SAVED, RANK_SIGNALS, SIGNALS, Stopped, set_handlers, set_saved_work_report
 from warpdrive_min.training.config import RunConfig
@@ -460,7 +461,8 @@ def _trace(trainer: Trainer, plan: Plan, file: Path, n_iterations: int, *, is_fu
     }
     name = "iteration" if is_fused else "iteration by separate kernels"
     synchronize = trainer.wrapper.backend.synchronize
-    tracing.write_trace(file, trainer.iterate, synchronize, facts, name=name, n_runs=n_iterations)
+    content = tracing.trace(trainer.iterate, synchronize, facts, name=name, n_runs=n_iterations)
+    write_atomically(file, gzip.compress(content) if file.suffix == ".gz" else content)
     say(f"trace of {n_iterations:,} iterations: {file}; open it at https://ui.perfetto.dev")
     trainer.graceful_close()
 

@@ -70,7 +70,7 @@ def change_blocks() -> None:
 
     def other(cls: type[LaunchShape], *sizes: Any, **more: Any) -> LaunchShape:
         shape = of(*sizes, **more)
-        threads = shape.threads // 2 if shape.threads > 32 else 64
+        threads = shape.threads // 64 * 32 if shape.threads > 32 else 64  # whole warps
         return replace(shape, threads=threads, envs_per_block=max(1, shape.envs_per_block * threads // shape.threads))
 
     LaunchShape.of = classmethod(other)  # type: ignore[assignment,method-assign]
