@@ -345,12 +345,12 @@ def from_revision(report: Report, choice: Choice) -> None:
             points, both, choice.preset, choice.run_id, say, outputs, choice.at_once, limit, has_energy
         )
     except Stopped:
-        pairs = {pair.name: pair for pair in outputs.pairs()}
         names = [point_name(job.case.name, job.point) for job in points]
-        found = [pairs[name] for name in names if name in pairs]
-        judge_rounds(report, PairResults(found, missing=[name for name in names if name not in pairs]), choice)
+        judge_rounds(report, PairResults(missing=names), choice)
         raise
     judge_rounds(report, seen, choice)
+    if seen.stopped:
+        raise seen.stopped
 
 
 def judge_rounds(report: Report, seen: PairResults, choice: Choice) -> None:
@@ -387,6 +387,8 @@ def calibrate_if_needed(points: Sequence[Job], baseline: str, choice: Choice) ->
     outputs = PairFiles(*[choice.out / f"{run_id}.jsonl"] * 3)
     limit = Limit(rounds=rounds, is_decided=lambda _: False, end=choice.end)
     seen = measure_revisions(points, (baseline, baseline), choice.preset, run_id, say, outputs, choice.at_once, limit)
+    if seen.stopped:
+        raise seen.stopped
     if not (whole := [pair for pair in seen.pairs if limit.is_reached(pair)]):
         return []
     command = command_line("gate", baseline=baseline, preset=choice.preset, case=choice.cases, where=choice.where)

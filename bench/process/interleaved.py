@@ -10,9 +10,12 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal
+
+from warpdrive_min.stopping import Stopped
 
 from ..core.case import Job
 from ..core.errors import NotComparable
@@ -139,7 +142,7 @@ class Limit:
         return self.rounds is None or pair.n_rounds >= self.rounds or self.is_decided(pair)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PairResults:
     """Measured pairs, and points without a pair."""
 
@@ -150,6 +153,8 @@ class PairResults:
     """Points that are wrong or fail, with the reason."""
     missing: list[str] = field(default_factory=list)
     """Points without a pair when the time was over."""
+    stopped: Stopped | None = None
+    """Signal that ended the measurement."""
 
 
 def measure_all(
@@ -168,9 +173,11 @@ def measure_all(
         say: Gets a progress line for each pair.
         outputs: Output files; pairs in them are not measured again.
         at_once: Maximum number of rounds that are set up at once, see `measure_rounds`.
-        limit: End of a pair's rounds; None: the preset's number. A pair that it cuts short is returned, but not stored.
+        limit: End of a pair's rounds; None: the preset's number. A pair that it, or a signal, cuts short is returned,
+            but not stored.
 
     Raises:
+        Stopped: A signal, without a limit.
         NotComparable: Two sides have different case versions or GPUs, or finished pairs are of other code.
     """
     found = PairResults()
@@ -187,9 +194,17 @@ def measure_all(
             if record.run_id in of_this_checkout:
                 require_one_code(record, state)
     done = set[int]()
-    for n_done, (place, got) in enumerate(
-        measure_rounds([todo[index] for index in missing], preset, at_once, say, limit), start=1
-    ):
+    measured = enumerate(measure_rounds([todo[index] for index in missing], preset, at_once, say, limit), start=1)
+    while True:
+        try:
+            n_done, (place, got) = next(measured)
+        except StopIteration:
+            break
+        except Stopped as signalled:
+            if limit is None:
+                raise
+            found.stopped = signalled
+            break
         index = missing[place]
         name = point_name(todo[index][0].case.name, todo[index][0].point)
         done.add(index)
@@ -288,6 +303,7 @@ def measure_rounds(
             rounds are left out.
 
     Raises:
+        Stopped: A signal; pairs of two rounds and more have been yielded.
         NotComparable: Two sides have different case versions or GPUs.
     """
     for start in {side.start for sides in todo for side in sides if isinstance(side.start, Copy)}:
@@ -298,10 +314,14 @@ def measure_rounds(
         for number in range((limit and limit.rounds) or _n_rounds(sides[0], preset))
     ]
     done = dict[int, list[Round]]()
-    again = []
-    while rounds and not (limit and limit.has_passed):
+    again, stopped = list[int](), None
+    while rounds and not stopped and not (limit and limit.has_passed):
         batch, rounds = rounds[:at_once], rounds[at_once:]
-        _run_batch(batch)
+        try:
+            _run_batch(batch, limit)
+        except Stopped as signalled:
+            stopped = signalled
+        batch = [each for each in batch if each.is_finished or each.error]
         for each in batch:
             done.setdefault(each.place, []).append(each)
         failed = {each.place for each in batch if each.error}
@@ -321,12 +341,14 @@ def measure_rounds(
                 say(f"postponed, to be set up with fewer others: {point_name(side.case.name, side.point)}: {error}")
             else:
                 yield place, error
-    if again:
+    if again and not stopped:
         for index, got in measure_rounds([todo[place] for place in again], preset, max(1, at_once // 2), say, limit):
             yield again[index], got
     for place, of_pair in done.items():  # the time is over
-        if len(of_pair) > 1:
+        if len(of_pair) > 1 and not any(each.error for each in of_pair):
             yield place, _pair(of_pair, preset, at_once)
+    if stopped:
+        raise stopped
 
 
 def _decided(done: Mapping[int, list[Round]], limit: Limit, preset: Preset, at_once: int) -> set[int]:
@@ -339,15 +361,32 @@ def _n_rounds(side: Side, preset: Preset) -> int:
     return (ROUNDS_OF_STARTS if side.case.scope == "startup" else ROUNDS)[preset]
 
 
-def _run_batch(batch: Sequence[Round]) -> None:
-    """Set up rounds together, time them one by one, end them together."""
+def _run_batch(batch: Sequence[Round], limit: Limit | None) -> None:
+    """Set up rounds together, time them one by one, end them together.
+
+    When the time is over, or on a signal, rounds that are not timed yet end at once.
+    """
+    timed = list[Round]()
     with ThreadPoolExecutor(len(batch)) as pool:
+
+        def finish(error: BaseException) -> None:
+            for each in batch:
+                if each not in timed:
+                    each.close(error)
+            list(pool.map(Round.finish, timed))
+
         try:
             list(pool.map(Round.set_up, batch))
             for each in batch:
                 each.time()
-            list(pool.map(Round.finish, batch))
+                timed.append(each)
+                if limit and limit.has_passed:
+                    break
+            finish(TimeoutError("the time is over"))
         except BaseException as error:  # threads wait for processes in set-up: these must end first
+            if isinstance(error, Stopped) and timed:
+                with suppress(Exception):
+                    finish(error)
             for each in batch:
                 each.close(error)
             raise

@@ -102,6 +102,8 @@ class Round:
         self.number, self.place = number, place
         self.error: WorkerError | None = None
         """Error of a side; it ends the round."""
+        self.is_finished = False
+        """True after `finish`, without an error."""
         self.others_busy: float | None = None
         """Share of the host's cores that others used during the timing."""
         self.loop_ns: tuple[int, int] = (0, 0)
@@ -191,6 +193,7 @@ class Round:
 
         on_both(finish, self._order)
         self._processes.close()
+        self.is_finished = True
 
     def close(self, error: BaseException) -> None:
         """End the processes, immediately on a signal."""

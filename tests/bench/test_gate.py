@@ -27,6 +27,7 @@ from bench.judge.gate import THRESHOLD, from_records, judge, report_on
 from bench.judge.outcomes import Report
 from bench.process import interleaved
 from bench.process.local import run_points
+from bench.process.rounds import Round
 from bench.process.server import Server
 from bench.process.sweep import run
 from bench.workloads.cases import jobs
@@ -496,7 +497,7 @@ def test_time_limit_of_smoke_leaves_points_out(sides, tmp_path):
 
 
 def test_stopped_gate_reports_finished_points(sides, tmp_path):
-    """A signal ends the gate with the judgements of its finished points."""
+    """A signal ends the gate with the judgements of its points so far."""
     started = []
 
     def on_start():
@@ -509,8 +510,28 @@ def test_stopped_gate_reports_finished_points(sides, tmp_path):
     said = run_gate(tmp_path, *words, exits=128 + signal.SIGTERM)
     assert "1 ok" in said
     assert "left out: stopped by SIGTERM" in said
-    assert "left out: not measured: 2 of 3 points (fake[" in said
-    assert ElementTree.parse(tmp_path / "out.xml").getroot().get("skipped") == "2"
+    assert "1 inconclusive" in said, "of a few rounds"
+    assert "left out: not measured: 1 of 3 points (fake[" in said
+    assert ElementTree.parse(tmp_path / "out.xml").getroot().get("skipped") == "3"
+
+
+def test_stopped_gate_reports_rounds_of_a_batch(sides, monkeypatch, tmp_path):
+    """A signal between two rounds that are set up at once keeps those that were timed."""
+    time, timed = Round.time, []
+
+    def time_two(self):
+        if len(timed) == 2:
+            raise Stopped(signal.SIGTERM)
+        time(self)
+        timed.append(self)
+
+    monkeypatch.setattr(Round, "time", time_two)
+    sides(1.0, n_points=1)
+    words = ["--baseline", "main", "--case", "fake", "--no-calibrate", "--at-once", 4]
+    said = run_gate(tmp_path, *words, exits=128 + signal.SIGTERM)
+    assert "2 rounds" in said
+    assert "left out: stopped by SIGTERM" in said
+    assert "not measured" not in said
 
 
 @pytest.mark.parametrize(("text", "share"), [("5%", 0.05), ("0.05", 0.05), ("2.5%", 0.025)])
