@@ -34,14 +34,15 @@ def peer_point(job: PeerJob) -> Point:
     """Return the peer process's point, with our logging and evaluation sizes."""
     config = _ours(job)
     row_steps = config.trainer.train_batch_size * config.saving.metrics_log_freq
-    return {**job.given, "row_steps": row_steps, "n_episodes": EVALUATED}
+    window_rows = math.ceil(config.trainer.num_envs * config.env["episode_length"] / row_steps)
+    return {**job.given, "row_steps": row_steps, "window_rows": window_rows, "n_episodes": EVALUATED}
 
 
 def peer_facts(job: PeerJob, reply: Mapping[str, Any]) -> Facts:
     """Return the facts of a peer's run."""
     device, versions = torch.device(reply["device"]), reply["versions"]
     return Facts(
-        mode="fused",
+        mode=reply.get("mode", "fused"),
         device=device,
         threads=None if device.type == "cuda" else len(os.sched_getaffinity(0)),
         notes={

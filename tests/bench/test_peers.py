@@ -1062,3 +1062,46 @@ def test_every_point_of_a_peer_is_the_same_work_of_ours(name):
                 config = RunConfig.from_dict(settings(point))
                 assert config.trainer.num_envs == job.axes["n_envs"]
                 assert preset == "smoke" or anchor(point).by in (JAX, WARPDRIVE)
+
+
+@pytest.mark.parametrize(("returned", "steps"), [(10.0, 64), (40.0, 48)])
+def test_stable_baselines3_stops_at_our_mean_return(monkeypatch, returned, steps):
+    """It stops at a row's end, when the mean return of the latest rows is there.
+
+    The first row has low returns, so that the window needs two others.
+    """
+    from bench.peers.adapters import stable_baselines3 as adapter
+
+    class PPO:
+        def __init__(self, policy, envs, *, learning_rate, **_):
+            self.num_timesteps, self.rate = 0, learning_rate
+
+        def learn(self, total_steps, callback):
+            while self.num_timesteps < total_steps:
+                self.num_timesteps += 4
+                reward = 0.0 if self.num_timesteps <= 16 else returned
+                if not callback({"infos": [{"episode": {"r": reward}}, {}]}, {}):
+                    return
+
+        def get_env(self):
+            return None
+
+    def evaluate_policy(model, envs, n_episodes, *, return_episode_rewards):
+        return [returned] * n_episodes, []
+
+    fake = {
+        "stable_baselines3": SimpleNamespace(PPO=PPO),
+        "stable_baselines3.common": SimpleNamespace(),
+        "stable_baselines3.common.env_util": SimpleNamespace(make_vec_env=lambda *given, **named: None),
+        "stable_baselines3.common.evaluation": SimpleNamespace(evaluate_policy=evaluate_policy),
+    }
+    for name, module in fake.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    options = {"learning_rate": 0.5, "decays": ["learning_rate"]}
+    sizes = {"n_envs": 4, "total_steps": 64, "row_steps": 16, "window_rows": 2, "n_episodes": 3}
+    learner = adapter.solve({"env": "cartpole", "seed": 1, "threshold": 30.0, "options": options, **sizes})
+    assert learner._model.rate(0.5) == 0.25
+    found = learner.report()
+    assert found["rows"] == [(end, 4, 0.0 if end == 16 else returned) for end in range(16, steps + 1, 16)]
+    assert found["env_steps"] == steps
+    assert found["played"] == [returned] * 3

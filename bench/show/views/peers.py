@@ -94,7 +94,7 @@ def peer_solutions_table(records: Sequence[Record]) -> Table[Record]:
     }
     caption = (
         "From the start of a process to a trained policy: medians of interleaved processes, and their ratio. "
-        "The peer takes all its steps and saves nothing; ours stops at the threshold and saves checkpoints."
+        "The peer saves nothing, and PureJaxRL takes all its steps; ours stops at the threshold and saves checkpoints."
     )
     ratio = interval_column("ours_over_peer", "peer / ours (above 1: ours is faster)", _ratio)
     return _threshold_table(records, caption, "caches", columns, ratio)
