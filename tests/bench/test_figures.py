@@ -87,7 +87,7 @@ def test_fastest_variant_of_a_peer_is_its_opponent() -> None:
         "other": ("no", "one", ""),
     }
     (panel,) = chart(found, "peers").panels
-    assert panel.ticks == ["slow scan, 1,000 environments: 9x"]
+    assert panel.ticks == ["slow, scan, 1,000 environments: 9x"]
 
 
 def test_both_painters_draw_the_same_values() -> None:

@@ -12,7 +12,7 @@ from ...core.record import Record
 from ..columns import Column, Table, unsettled
 from ..labels import environment, number, ratio_text
 from ..records import latest, measured_alone, rate_of
-from .peers import fastest_variants
+from .peers import fastest_variants, setting_label
 
 ONE: Final = "ours, one step per launch"
 ALL: Final = "ours, many steps per launch, all transitions stored"
@@ -64,11 +64,9 @@ class Line:
         """Name, version and setting of the best other, and its value."""
         if self.other is None:
             return ""
-        options = self.other.notes.get("options") or {"variant": self.other.point["variant"]}
-        setting = " ".join(f"{name} {value}" for name, value in options.items())
         name = f"{self.other.point['peer']} {self.other.notes.get('version') or ''}".strip()
         metric, unit = ("total_s", " s") if self.is_time else ("env_steps_per_s", "")
-        return f"{name}, {setting}: {number(rate_of(self.other, metric))}{unit}"
+        return f"{name}, {setting_label(self.other)}: {number(rate_of(self.other, metric))}{unit}"
 
     @property
     def card(self) -> str:

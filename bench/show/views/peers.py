@@ -166,12 +166,23 @@ def peers(records: Sequence[Record]) -> Chart:
     )
 
 
+def setting_label(record: Record) -> str:
+    """Return a peer's setting: options of its variant, else the variant's name."""
+    options = record.notes.get("options") or {}
+    words = [
+        name.removeprefix("is_").replace("_", " ") if value is True else f"{name} {value}"
+        for name, value in options.items()
+        if value is not False
+    ]
+    words += [f"not {name.removeprefix('is_')}" for name, value in options.items() if value is False]
+    return " ".join(words) or str(record.point.get("variant", ""))
+
+
 def _row(record: Record) -> str:
     point = record.point
     agents = f" x {plural(int(point['n_agents']), 'agent')}" if int(point["n_agents"]) > 1 else " environments"
     how = [str(point[axis]) for axis in ("algorithm", "precision") if axis in point]
-    peer = " ".join(str(point[axis]) for axis in ("peer", "variant") if axis in point)
-    size = ", ".join([peer, *how, f"{point['n_envs']:,}{agents}"])
+    size = ", ".join([str(point["peer"]), setting_label(record), *how, f"{point['n_envs']:,}{agents}"])
     return f"{size}: {ratio_text(rate_of(record, 'ours_over_peer'))}x{'*' * ('laps' in record.notes)}"
 
 
