@@ -143,7 +143,7 @@ def markdown_tables(
         where: Conditions on points.
         on: Beginning of the names of machines, see `machine.kind`.
         only_latest: Keep only the latest record of each point.
-        overview: Return README's table instead, which may be empty.
+        overview: Return README's table instead.
         metric: Return this metric of the one selected point instead.
 
     Raises:
@@ -154,11 +154,8 @@ def markdown_tables(
     with reporting_skipped_lines() as skipped_lines:
         paths = [path for name in records for path in (newest_sets() if name == NEWEST else existing_files([name]))]
         there = read_all(paths, skipped_lines)
-    if overview:
-        if metric:
-            raise ShowError(f"table: --metric {metric} has no effect with --overview; leave it out")
-        here = [record for record in selected(there, cases, where) if kind(record.machine).startswith(on)]
-        return render.markdown(make_overview(here))
+    if overview and metric:
+        raise ShowError(f"table: --metric {metric} has no effect with --overview; leave it out")
     if not there:
         raise ShowError(f"table: {names} has no record; name a file or folder that `python -m bench run` wrote")
     chosen = [record for record in selected(there, cases, where) if kind(record.machine).startswith(on)]
@@ -167,6 +164,10 @@ def markdown_tables(
         options += [f"--on {on}"] if on else []
         has = f"cases {known({each.case for each in there})} on {known({kind(each.machine) for each in there})}"
         raise ShowError(f"table: none of {len(there)} records of {names} passes {' '.join(options)}; they are of {has}")
+    if overview:
+        if not (made := make_overview(chosen)).rows:
+            raise ShowError(f"table: none of {len(chosen)} records of {names} is of the overview; leave out --overview")
+        return render.markdown(made)
     if metric:
         points = latest(measured_alone(record for record in chosen if record.is_evidence))
         figures = [figure for record in points if (figure := record.figure(metric))]
