@@ -46,7 +46,7 @@ class RenderModeUnavailable(ConfigError, TypeError):  # noqa: N818  (a state, no
     """
 
 
-class _Specified(Bridge):
+class GymnasiumBridge(Bridge):
     """Bridge whose spec tells the length of its episodes."""
 
     _spec: EnvSpec | None = None
@@ -66,7 +66,7 @@ class _Specified(Bridge):
         self._spec = given
 
 
-class GymnasiumVectorEnv(_Specified, gymnasium.vector.VectorEnv[Any, Any, Any]):
+class GymnasiumVectorEnv(GymnasiumBridge, gymnasium.vector.VectorEnv[Any, Any, Any]):
     """All copies of an environment as Gymnasium's vector environment.
 
     ``metadata["autoreset_mode"]`` is ``SAME_STEP`` with ``auto_reset``, else ``DISABLED``, or ``NEXT_STEP`` if asked
@@ -259,7 +259,7 @@ class GymnasiumVectorEnv(_Specified, gymnasium.vector.VectorEnv[Any, Any, Any]):
         return rows.cpu().numpy() if self._to_numpy else rows
 
 
-class GymnasiumEnv(_Specified, gymnasium.Env[Any, Any]):
+class GymnasiumEnv(GymnasiumBridge, gymnasium.Env[Any, Any]):
     """One copy of a single-agent environment; every call synchronises.
 
     It uses NumPy and restarts only on ``reset()``. ``reset(seed=...)`` takes no options. An action mask outside the
