@@ -99,6 +99,7 @@ def test_wheel_claims_one_name(installed):
 
 CARTPOLE = "warpdrive_min/CartPole-v0"
 TRAIN = ("train", "-e", "cartpole", "--iterations", "1", "--set", "trainer.num_envs=4", "--set", "saving.basedir=runs")
+ONE_ITERATION = (*TRAIN, "--set", "trainer.train_batch_size=8")
 FLAGS = ("--backend", "host", "--check", "flags", "--configs", "1")
 SMOKE = ("--preset", "smoke", "--backend", "cpu", "--no-plot")
 PROGRAM = f"""
@@ -110,7 +111,7 @@ from warpdrive_min import cli
 from warpdrive_min.bench import records
 from warpdrive_min.packages import install_command
 
-train = {[*TRAIN, "--set", "trainer.train_batch_size=8", "--backend", "cpu"]}
+train = {[*ONE_ITERATION, "--backend", "cpu"]}
 for words in (train, {["validate", "warpdrive_min.envs:CartPole", *FLAGS]}):
     cli.app(words, standalone_mode=False)
 print(records([]).empty, install_command("bench"))
@@ -189,15 +190,22 @@ def test_release_refuses_a_tag_that_is_not_the_version(tag, exit_code):
 
 # ------------------------------------------------------------------ README from a wheel
 
-COMMANDS = re.findall(r"python -m ((?:bench|warpdrive_min)\b[^`\n]*)", (ROOT / "README.md").read_text())
+README = (ROOT / "README.md").read_text()
+COMMANDS = re.findall(r"python -m ((?:bench|warpdrive_min)\b[^`\n]*)", README)
 """Commands of README, in its order."""
+OPTIONS = re.findall(r"^\| `(-[^`]+)` \|", README, re.MULTILINE)
+"""Options of `train` in README's table."""
 NEEDS_MORE = {
+    "bench table newest --on nvidia-h100 --overview": (1, "newest has no record"),
     "bench gate --baseline main": (4, "git"),
     "bench reproduce RUN_ID": (None, "env_step["),  # of times too short to reproduce
     "bench run --ray auto": (2, "Ray"),
     "bench doctor": (None, "problem"),  # a busy machine is one
 }
-"""Commands that need a clone, other packages or a quiet machine: exit code, and a part of the output."""
+"""Commands that need a clone, other packages or a quiet machine: exit code, and a part of the output.
+
+README names those that need a clone.
+"""
 FEWER = {
     "bench": ["--help"],
     "warpdrive_min": ["--help"],
@@ -224,7 +232,7 @@ def test_readme_runs_from_the_wheel_alone(wheel, tmp_path):
     (folder / "script.py").write_text("import warp_drive.env_wrapper\n")
     (readme,) = [block.text for block in tutorial.blocks(ROOT / "README.md") if block.runs]
     run("python", "-c", readme)
-    names = {"NAME": "ring_race"}
+    names = {"NAME": "ring_race", "RECORDS": "results"}
     for command in COMMANDS:
         words = shlex.split(command, comments=True)
         key = " ".join(words)
@@ -241,3 +249,7 @@ def test_readme_runs_from_the_wheel_alone(wheel, tmp_path):
             names["RUN_ID"] = found[1]
     for command in ("report", "paper"):
         run("warpdrive-bench", command)
+    assert "--auto-scale" in OPTIONS
+    for option in OPTIONS:
+        words = re.sub(r"\d+", "2", option).split()
+        run("warpdrive-min", *(["train", "-e", "cartpole"] if option == "--auto-scale" else ONE_ITERATION), *words)

@@ -62,13 +62,18 @@ def table(
     overview: Annotated[bool, typer.Option(help="README's table: ours beside the best other software.")] = False,
     metric: Annotated[str | None, typer.Option(help="Only this metric of the one selected point.")] = None,
 ) -> None:
-    """Print the records of each case as a Markdown table, for documents.
+    """Print a table for each case: Markdown in files and pipes.
 
-    The name "newest" stands for the newest finished set of each kind of machine.
+    On a terminal its lines fit. The name "newest" stands for the newest finished set of each kind of machine.
     """
     how = {"only_latest": only_latest, "overview": overview}
     with exiting(1, FileError, ShowError, to_stderr=True):
-        echo(markdown_tables(records, case or [], where or [], on or "", metric=metric, **how))
+        console = render.console()
+        if metric is None and console.file.isatty():
+            for name, made in selected_tables(records, case or [], where or [], on or "", **how).items():
+                console.print(render.terminal(replace(made, title=name)))
+        else:
+            echo(markdown_tables(records, case or [], where or [], on or "", metric=metric, **how))
 
 
 def refresh(documents: Annotated[list[Path], typer.Argument(help="Markdown files to update.")]) -> None:
@@ -104,15 +109,25 @@ def markdown(records: Sequence[Record], *, only_latest: bool = False) -> str:
 
     The order of measuring does not matter.
     """
-    tables: dict[str, str] = {}
+    return _joined(_tables(records, only_latest))
+
+
+def _joined(tables: Mapping[str, Table[Any]]) -> str:
+    texts = {name: render.markdown(made) for name, made in tables.items()}
+    return "\n\n".join(f"{name}:\n\n{text}" if len(texts) > 1 else text for name, text in texts.items())
+
+
+def _tables(records: Sequence[Record], only_latest: bool) -> dict[str, Table[Any]]:
+    """Return the table of each case that has evidence."""
+    tables: dict[str, Table[Any]] = {}
     for case, make in TABLES.items():
         found = [record for record in records if record.case == case and record.is_evidence and record.metrics]
         found = measured_alone(found) or found
         found = latest(found) if only_latest else found
         if found:
             ordered = sorted(oldest_first(found), key=lambda record: str(sorted(record.point.items())))
-            tables[case] = render.markdown(_complete(make(ordered)))
-    return "\n\n".join(f"{case}:\n\n{table}" if len(tables) > 1 else table for case, table in tables.items())
+            tables[case] = _complete(make(ordered))
+    return tables
 
 
 def _complete(table: Table[Any]) -> Table[Any]:
@@ -138,27 +153,66 @@ def markdown_tables(
     """Return the Markdown tables of the selected records, or one metric as text.
 
     Args:
+        records: As for `selected_tables`, like the following ones.
+        cases: Names of cases.
+        where: Conditions on points.
+        on: Beginning of the names of machines.
+        only_latest: Keep only the latest record of each point.
+        overview: Return README's table instead.
+        metric: Return this metric of the one selected point instead.
+
+    Raises as `selected_tables`.
+    """
+    if metric is None:
+        return _joined(selected_tables(records, cases, where, on, only_latest=only_latest, overview=overview))
+    if overview:
+        raise ShowError(f"table: --metric {metric} has no effect with --overview; leave it out")
+    points = latest(measured_alone(each for each in _chosen(records, cases, where, on) if each.is_evidence))
+    figures = [figure for record in points if (figure := record.figure(metric))]
+    if len(figures) != 1:
+        raise ShowError(f"table: --metric {metric} needs one point that has it (got {len(figures)}); add --where")
+    return number(figures[0].value)
+
+
+def selected_tables(
+    records: Sequence[str],
+    cases: Sequence[str] = (),
+    where: Sequence[str] = (),
+    on: str = "",
+    *,
+    only_latest: bool = False,
+    overview: bool = False,
+) -> dict[str, Table[Any]]:
+    """Return the tables of the selected records by case.
+
+    Args:
         records: Files, folders and patterns; `NEWEST` for the newest sets.
         cases: Names of cases; none: all.
         where: Conditions on points.
         on: Beginning of the names of machines, see `machine.kind`.
         only_latest: Keep only the latest record of each point.
-        overview: Return README's table instead, which may be empty.
-        metric: Return this metric of the one selected point instead.
+        overview: Return README's table instead.
 
     Raises:
         ShowError: A file does not exist, or no correct measurement is left to show.
         RecordError: A file of records breaks the schema.
     """
+    chosen, names = _chosen(records, cases, where, on), " ".join(records)
+    if overview:
+        if not (made := make_overview(chosen)).rows:
+            raise ShowError(f"table: none of {len(chosen)} records of {names} is of the overview; leave out --overview")
+        return {"overview": made}
+    if not (tables := _tables(chosen, only_latest)):
+        reasons = known({f"{each.status} ({each.reason})" if each.reason else each.status for each in chosen})
+        raise ShowError(f"table: none of {len(chosen)} records of {names} is measured and correct: {reasons}")
+    return tables
+
+
+def _chosen(records: Sequence[str], cases: Sequence[str], where: Sequence[str], on: str) -> list[Record]:
     names = " ".join(records)
     with reporting_skipped_lines() as skipped_lines:
         paths = [path for name in records for path in (newest_sets() if name == NEWEST else existing_files([name]))]
         there = read_all(paths, skipped_lines)
-    if overview:
-        if metric:
-            raise ShowError(f"table: --metric {metric} has no effect with --overview; leave it out")
-        here = [record for record in selected(there, cases, where) if kind(record.machine).startswith(on)]
-        return render.markdown(make_overview(here))
     if not there:
         raise ShowError(f"table: {names} has no record; name a file or folder that `python -m bench run` wrote")
     chosen = [record for record in selected(there, cases, where) if kind(record.machine).startswith(on)]
@@ -167,17 +221,7 @@ def markdown_tables(
         options += [f"--on {on}"] if on else []
         has = f"cases {known({each.case for each in there})} on {known({kind(each.machine) for each in there})}"
         raise ShowError(f"table: none of {len(there)} records of {names} passes {' '.join(options)}; they are of {has}")
-    if metric:
-        points = latest(measured_alone(record for record in chosen if record.is_evidence))
-        figures = [figure for record in points if (figure := record.figure(metric))]
-        if len(figures) != 1:
-            raise ShowError(f"table: --metric {metric} needs one point that has it (got {len(figures)}); add --where")
-        return number(figures[0].value)
-    shown = markdown(chosen, only_latest=only_latest)
-    if not shown:
-        reasons = known({f"{each.status} ({each.reason})" if each.reason else each.status for each in chosen})
-        raise ShowError(f"table: none of {len(chosen)} records of {names} is measured and correct: {reasons}")
-    return shown
+    return chosen
 
 
 def with_renewed_tables(text: str, tell: Callable[[str], None]) -> str:

@@ -4,63 +4,113 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from rich import box
 from rich import table as rich_table
+from rich.cells import cell_len
 from rich.text import Text
 
 from warpdrive_min.errors import one_line, printable
 from warpdrive_min.terminal import Console
 
 from ..core.archive import read_toml
-from .columns import Table
+from .columns import SPREAD, Table
 
 if TYPE_CHECKING:
     from jinja2 import Template
+    from rich.console import ConsoleOptions, RenderableType
 
 TEMPLATES: Final = Path(__file__).parent / "templates"
 ROWS_A_PAGE: Final = 50
 """Maximum rows of a LaTeX table; longer ones are split."""
 AS_ABOVE: Final = "Empty cells on the left are as above."
 HEAD_LETTERS: Final = 8
-"""Minimum width of a column head in LaTeX, characters."""
+"""Minimum width of a wrapped column head, characters."""
 
 LEAST_WIDTH: Final = 24
 """Minimum width of a column of texts in a terminal; the others are cut first."""
 
 
 def console(width: int = 200) -> Console:
-    """Return a console on standard output, wide enough for a table."""
+    """Return a console on standard output.
+
+    It is as wide as the terminal; elsewhere at least as wide as asked.
+    """
     made = Console()
-    return made if made.width >= width else Console(width=width)
+    return made if made.file.isatty() or made.width >= width else Console(width=width)
 
 
-def terminal(table: Table[Any]) -> rich_table.Table:
-    """Return a table for rich: words left, numbers right."""
-    made = rich_table.Table(
-        title=Text(table.title),
-        caption=Text(caption) if (caption := f"{table.caption} {table.footnote}".strip()) else None,
-        title_justify="left",
-        header_style="bold",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1),
-    )
-    for index, column in enumerate(table.columns):
-        made.add_column(
-            Text(column.name),
-            justify="right" if column.is_number else "left",
-            width=column.width,
-            min_width=LEAST_WIDTH if column.is_long and any(cells[index] for cells in table.cells) else None,
-            overflow="fold" if column.width or column.is_long else "ellipsis",
-            no_wrap=not (column.width or column.is_long),
+@dataclass(frozen=True, slots=True)
+class terminal:  # noqa: N801  (a renderer, called as `markdown`)
+    """Table for rich: words left, numbers right.
+
+    In a narrow console, heads wrap to their cells. Then columns from the spread on are left out, the last first; words
+    of cells wrap; and sentences are left out. The caption names what is missing.
+    """
+
+    table: Table[Any]
+
+    def __rich_console__(self, _: object, options: ConsoleOptions) -> Iterator[RenderableType]:
+        table, most = self.table, options.max_width
+        cells = table.cells
+        names = [column.name for column in table.columns]
+        there, is_folded = list(range(len(names))), False
+        if self._width(names, there, is_folded) > most:
+            names = ["\n".join(lines) for lines in _wrapped_heads(table, cells)]
+            first = next((place for place in there if table.columns[place].name == SPREAD), 3)
+            others = [place for place in reversed(there) if place >= first]
+            sentences = [place for place in others if table.columns[place].is_long]
+            for place in [*(each for each in others if each not in sentences), None, *sentences]:
+                if self._width(names, there, is_folded) <= most:
+                    break
+                if place is None:
+                    is_folded = True
+                else:
+                    there.remove(place)
+        missing = [column.name for place, column in enumerate(table.columns) if place not in there]
+        note = one_line(f"Not shown in {most} columns: {', '.join(missing)}.") if missing else ""
+        caption = " ".join(each for each in (table.caption, table.footnote, note) if each)
+        made = rich_table.Table(
+            title=Text(table.title),
+            caption=Text(caption) if caption else None,
+            title_justify="left",
+            header_style="bold",
+            box=box.SIMPLE_HEAD,
+            padding=(0, 1),
         )
-    for cells in table.cells:
-        made.add_row(*map(Text, cells))
-    return made
+        for place in there:
+            column = table.columns[place]
+            is_text = column.is_long and any(row[place] for row in cells)
+            wraps = bool(column.width or column.is_long or (is_folded and not column.is_number))
+            made.add_column(
+                Text(names[place]),
+                justify="right" if column.is_number else "left",
+                width=LEAST_WIDTH if is_folded and is_text else column.width,  # rich would give it more than fits
+                min_width=LEAST_WIDTH if is_text else None,
+                overflow="fold" if wraps else "ellipsis",
+                no_wrap=not wraps,
+            )
+        for row in cells:
+            made.add_row(*(Text(row[place]) for place in there))
+        yield made
+
+    def _width(self, names: Sequence[str], there: Sequence[int], is_folded: bool) -> int:
+        """Return the minimum width of some columns, characters."""
+
+        def least(place: int) -> int:
+            column, texts = self.table.columns[place], [row[place] for row in self.table.cells]
+            if column.width or (column.is_long and any(texts)):
+                return column.width or LEAST_WIDTH
+            parts = [text.split() if is_folded and not column.is_number else [text] for text in texts]
+            return max(map(cell_len, [*names[place].split("\n"), *chain.from_iterable(parts)]))
+
+        return 1 + sum(least(place) + 3 for place in there)
 
 
 def markdown(table: Table[Any]) -> str:
@@ -196,12 +246,19 @@ def _lines(rows: Sequence[Sequence[str]], n_grouping: int) -> tuple[str, bool]:
     return lines, is_shorter
 
 
+def _wrapped_heads(table: Table[Any], cells: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Return the lines of the column heads, wrapped to the width of their cells."""
+    widths = [max([HEAD_LETTERS, *(len(row[place]) for row in cells)]) for place in range(len(table.columns))]
+    return [
+        textwrap.wrap(column.name, width, break_long_words=False, break_on_hyphens=False)
+        for column, width in zip(table.columns, widths, strict=True)
+    ]
+
+
 def _heads(table: Table[Any], cells: Sequence[Sequence[str]]) -> list[str]:
-    """Return the column heads, wrapped to the width of their cells."""
+    """Return the column heads in LaTeX."""
     heads = []
-    for place, column in enumerate(table.columns):
-        width = max([HEAD_LETTERS, *(len(row[place]) for row in cells)])
-        lines = textwrap.wrap(column.name, width, break_long_words=False, break_on_hyphens=False)
+    for column, lines in zip(table.columns, _wrapped_heads(table, cells), strict=True):
         stacked = r"\\".join(map(escape, lines))
         heads.append(f"\\shortstack[{'r' if column.is_number else 'l'}]{{{stacked}}}" if len(lines) > 1 else stacked)
     return heads

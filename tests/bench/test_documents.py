@@ -215,7 +215,8 @@ def test_newest_names_the_newest_finished_set(sweeps, monkeypatch):
     monkeypatch.setattr(documents, "newest_sets", lambda: [sweeps])
     assert markdown_tables(["newest"], ["published"]) == markdown_tables(["sweeps/b.jsonl"], ["published"])
     monkeypatch.setattr(documents, "newest_sets", list)
-    assert "CartPole" not in markdown_tables(["newest"], overview=True)
+    with pytest.raises(ShowError, match=r"newest has no record"):
+        markdown_tables(["newest"], overview=True)
 
 
 def test_latest_keeps_one_record_of_a_point_and_names_its_commit(sweeps):
@@ -250,6 +251,7 @@ def test_table_without_records_says_why(sweeps):
         "sweeps/c.jsonl": "sweeps/c.jsonl must be an existing file, folder or pattern (got none)",
         "sweeps/empty.jsonl": "sweeps/empty.jsonl has no record",
         "sweeps/a.jsonl --case train": "records of sweeps/a.jsonl passes --case train; they are of cases env_step on",
+        "sweeps/a.jsonl --overview": "records of sweeps/a.jsonl is of the overview; leave out --overview",
         "sweeps/failed.jsonl": "none of 1 records of sweeps/failed.jsonl is measured and correct: failed (too hot)",
     }.items():
         assert message in " ".join(bench("table", *words.split(), exits=1).split())

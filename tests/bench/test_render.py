@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import operator
+import sys
 
 import pytest
 from rich.console import Console
@@ -42,6 +44,28 @@ def test_terminal_aligns_numbers_and_prints_brackets_as_they_are() -> None:
     assert caption.strip() == "Two."
 
 
+@pytest.mark.parametrize("width", [40, 60, *range(72, 84), 100, 200])
+def test_terminal_leaves_out_columns_that_do_not_fit(width: int) -> None:
+    """Lines fit, rates stay whole, and the caption names each missing column."""
+    names = ("environment", "backend", "env steps/s", "spread", "agent steps/s", "times the best CPU code", "warning")
+    row = ("CartPole", "reference (NumPy, 1 thread)", "21.5 G", "samples 21.2 to 21.9 G", "21.5 G", "12.5", "busy " * 9)
+    columns = [
+        Column(name, operator.itemgetter(at), is_right=at in range(2, 6), is_long=name == "warning")
+        for at, name in enumerate(names)
+    ]
+    text = io.StringIO()
+    Console(file=text, width=width).print(render.terminal(Table(columns=columns, rows=[row], caption="middle " * 30)))
+    said = " ".join(text.getvalue().split())
+    assert max(map(len, text.getvalue().splitlines())) <= width
+    assert ("agent steps/s" in said.partition("Not shown")[0]) == (width == 200)
+    assert "21.5 G" in said
+    assert said.count("busy") == 9 or "warning" in said.partition("Not shown")[2]
+    assert said.count("middle") == 30, "the caption is not cut"
+    assert "\N{HORIZONTAL ELLIPSIS}" not in said
+    heads, _, missing = said.partition(f"Not shown in {width} columns: ")
+    assert all(name in missing or name.split()[0] in heads for name in names)
+
+
 def test_latex_escapes_cells_and_aligns_numbers() -> None:
     """Number columns are right-aligned, letters of LaTeX commands are escaped."""
     text = render.floating_table("folder/lengths", TABLE)
@@ -50,11 +74,20 @@ def test_latex_escapes_cells_and_aligns_numbers() -> None:
     assert "\\label{tab:lengths}" in text
 
 
+class Terminal(io.StringIO):
+    """Output that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
 @pytest.mark.parametrize("width", [10, 500])
 def test_console_is_as_wide_as_asked(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A wider terminal keeps its width."""
+    """A wider output keeps its width, and a terminal always."""
     monkeypatch.setenv("COLUMNS", "100")
     assert render.console(width).width == max(100, width)
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    assert render.console(width).width == 100
 
 
 def test_points_that_lack_an_axis_are_grouped_before_its_numbers() -> None:

@@ -24,6 +24,7 @@ from bench.show.tables import headline
 from bench.show.views.cases import charts
 from bench.show.views.env_charts import saturation
 from tests.bench.builders import bench, point, record, two_backends
+from tests.browser import WIDTHS, look
 from tests.support import CHROMIUM, Page
 
 SHIPPED = [Path(__file__).parents[2] / "results" / "archive.zip" / name for name in ("sweeps", "peers")]
@@ -222,3 +223,15 @@ def test_report_works_in_a_browser(shipped: str, tmp_path: Path) -> None:
     assert said["crowded"] == 0, "no name below an axis runs into the next one"
     assert said["hidden"] == [], "no ratio beside a mark lies over another one"
     assert said["twice"] == [], "no two ticks of an axis have one name"
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the PATH to open the page in")
+def test_report_fits_wide_and_narrow_windows(shipped: str, tmp_path: Path) -> None:
+    """Nothing is wider than the window, and no label of a figure is cut."""
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "report.html").write_text(shipped)
+    probe = Path(__file__).with_name("board_probe.js")
+    for each in look(tmp_path / "site", tmp_path, probe, {"pages": ["report.html"], "widths": WIDTHS}):
+        assert each["cut"] == []
+        assert each["broken"] == 0
+        assert each["wide"] <= 0

@@ -476,6 +476,11 @@ def test_constructor_takes_a_wrapper_or_options():
         GymnasiumEnv(CartPole(), auto_reset=True)
 
 
+def test_refused_vector_env_closes():
+    """A bridge whose constructor failed closes without a second error."""
+    GymnasiumVectorEnv.__new__(GymnasiumVectorEnv).close()
+
+
 def test_actions_must_fit_their_space():
     """Actions of a wrong shape or dtype raise an error."""
     envs = GymnasiumVectorEnv(CartPole(), num_envs=3)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from envs import ENVS
+from envs import ENVS, CartPole
 from tests.support import on_every_fast_backend
 from warpdrive_min.bridges import registration
 from warpdrive_min.errors import ConfigError
@@ -21,7 +21,7 @@ gymnasium = pytest.importorskip("gymnasium")
 
 from gymnasium.utils.env_checker import check_env, data_equivalence  # noqa: E402
 from gymnasium.vector import AutoresetMode  # noqa: E402
-from gymnasium.wrappers import RecordEpisodeStatistics, TimeLimit  # noqa: E402
+from gymnasium.wrappers import RecordEpisodeStatistics, TimeAwareObservation, TimeLimit  # noqa: E402
 from gymnasium.wrappers import vector as wrappers  # noqa: E402
 
 CARTPOLE = "warpdrive_min/CartPole-v0"
@@ -176,6 +176,20 @@ def test_rendering_is_refused_as_an_unknown_argument():
         gymnasium.make_vec(CARTPOLE, render_mode="human")
 
 
+@pytest.mark.parametrize("make", [gymnasium.make, gymnasium.make_vec])
+def test_specs_tell_the_length_of_episodes(make):
+    """`spec.max_episode_steps` is the episode length, also if made from a spec."""
+    assert make(CARTPOLE).spec.max_episode_steps == CartPole().episode_length
+    short = make(make(CARTPOLE, episode_length=7).spec)
+    assert short.spec.max_episode_steps == short.unwrapped.wrapper.episode_length == 7
+
+
+def test_time_aware_observation_reads_the_spec():
+    """Gymnasium's wrapper of times needs no TimeLimit."""
+    env = TimeAwareObservation(gymnasium.make(CARTPOLE, episode_length=7))
+    assert env.reset()[0].shape == env.observation_space.shape == (5,)
+
+
 def test_environments_without_a_seed_differ():
     """Without a seed each environment starts elsewhere, as Gymnasium's do."""
     starts = [gymnasium.make(CARTPOLE).reset()[0] for _ in range(2)]
@@ -229,7 +243,7 @@ def test_wrappers_of_gymnasium_work():
         (
             "make_vec",
             {"max_episode_steps": 3, "episode_length": 4},
-            r"episode_length: must not be given with max_episode_steps .got 4.",
+            r"episode_length: must equal max_episode_steps, 3 .got 4.; give one of them",
         ),
     ],
 )

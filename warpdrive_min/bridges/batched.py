@@ -435,5 +435,6 @@ class Bridge:
 
     def close(self, **options: Any) -> None:
         """Close; later steps and resets fail. ``options`` are the library's own."""
-        self.batched.is_closed = True
+        if "batched" in vars(self):  # Gymnasium below 1.3 also closes what its constructor refused
+            self.batched.is_closed = True
         super().close(**options)  # type: ignore[misc]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import operator
 import secrets
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from warpdrive_min.rng import seed_words
 
 with needed_by(__name__, "gymnasium"):
     import gymnasium
+    from gymnasium.envs.registration import EnvSpec
     from gymnasium.vector import AutoresetMode
     from gymnasium.vector.utils import batch_space
 
@@ -44,7 +46,27 @@ class RenderModeUnavailable(ConfigError, TypeError):  # noqa: N818  (a state, no
     """
 
 
-class GymnasiumVectorEnv(Bridge, gymnasium.vector.VectorEnv[Any, Any, Any]):
+class GymnasiumBridge(Bridge):
+    """Bridge whose spec tells the length of its episodes."""
+
+    _spec: EnvSpec | None = None
+
+    @property
+    def spec(self) -> EnvSpec | None:
+        """Gymnasium's spec, with the episode length as ``max_episode_steps``.
+
+        Gymnasium sets it without one, and programs and wrappers read it there.
+        """
+        return self._spec
+
+    @spec.setter
+    def spec(self, given: EnvSpec | None) -> None:
+        if given is not None and given.max_episode_steps is None:
+            given = replace(given, max_episode_steps=self.wrapper.episode_length)
+        self._spec = given
+
+
+class GymnasiumVectorEnv(GymnasiumBridge, gymnasium.vector.VectorEnv[Any, Any, Any]):
     """All copies of an environment as Gymnasium's vector environment.
 
     ``metadata["autoreset_mode"]`` is ``SAME_STEP`` with ``auto_reset``, else ``DISABLED``, or ``NEXT_STEP`` if asked
@@ -237,7 +259,7 @@ class GymnasiumVectorEnv(Bridge, gymnasium.vector.VectorEnv[Any, Any, Any]):
         return rows.cpu().numpy() if self._to_numpy else rows
 
 
-class GymnasiumEnv(Bridge, gymnasium.Env[Any, Any]):
+class GymnasiumEnv(GymnasiumBridge, gymnasium.Env[Any, Any]):
     """One copy of a single-agent environment; every call synchronises.
 
     It uses NumPy and restarts only on ``reset()``. ``reset(seed=...)`` takes no options. An action mask outside the
@@ -347,9 +369,9 @@ def make_vec(
         RenderModeUnavailable: A ``render_mode`` is given.
     """
     if max_episode_steps is not None:
-        what, rule = "gymnasium.make_vec: episode_length", "must not be given with max_episode_steps"
-        require("episode_length" not in options, what, rule, options.get("episode_length"))
-        options["episode_length"] = max_episode_steps
+        what, rule = "gymnasium.make_vec: episode_length", f"must equal max_episode_steps, {max_episode_steps}"
+        length = options.setdefault("episode_length", max_episode_steps)
+        require(length == max_episode_steps, what, rule, length, "give one of them")
     env, of_wrapper = _created("gymnasium.make_vec", env_class, render_mode, options)
     return GymnasiumVectorEnv(
         env,

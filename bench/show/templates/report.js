@@ -84,6 +84,10 @@ for (const button of ranges) button.addEventListener("click", () => {
   for (const draw of draws) draw();
 });
 
+function fit(text, room) {  /* narrows a label that is wider than its room */
+  if (text.getComputedTextLength() > room) { text.setAttribute("textLength", room); text.setAttribute("lengthAdjust", "spacingAndGlyphs"); }
+}
+
 function drawPanel(holder, chart, panel, off) {
   holder.textContent = "";
   element("h4", {}, holder, panel.title);
@@ -118,11 +122,11 @@ function drawPanel(holder, chart, panel, off) {
   }
   if (across) panel.ticks.forEach((name, row) => {
     const text = element("text", above ? { x: left, y: rows(row) - 9 } : { x: left - 8, y: rows(row) + 4, "text-anchor": "end" }, svg, name);
-    const room = above ? width - left - 2 : left - 10;
-    if (text.getComputedTextLength() > room) { text.setAttribute("textLength", room); text.setAttribute("lengthAdjust", "spacingAndGlyphs"); }
+    fit(text, above ? width - left - 2 : left - 10);
   });
   else for (const level of levels) element("line", { class: "level", x1: left, x2: right, y1: y.at(level), y2: y.at(level) }, svg);
-  element("text", { x: (left + right) / 2, y: height - 6, "text-anchor": "middle" }, svg, panel.x);
+  const middle = (left + right) / 2;
+  fit(element("text", { x: middle, y: height - 6, "text-anchor": "middle" }, svg, panel.x), 2 * Math.min(middle, width - middle) - 4);
   element("text", { transform: `translate(11 ${(TOP + bottom) / 2}) rotate(-90)`, "text-anchor": "middle" }, svg, panel.y);
   if (panel.right) {
     const [label, factor] = panel.right, second = scale(ys.map(v => v * factor), chart.y.log, bottom, TOP, false);
@@ -151,10 +155,10 @@ function drawPanel(holder, chart, panel, off) {
         mark(group, style, px, py);
       }
       if (point[5] && across && !bars) {
-        const long = 6 * point[5].length, fits = px + 8 + long < width;
+        const text = element("text", { x: px + 8, y: py + 4 }, group, point[5]), long = text.getComputedTextLength() + 2;
         const inRow = points.filter(d => d[1] === point[1]).map(d => x.at(d[0])).sort((a, b) => b - a);
         const end = inRow.reduce((to, other) => other < px && other + 6 > to - long ? other - 8 : to, px - 8);  /* left of every mark in its way */
-        element("text", { x: fits ? px + 8 : end, y: py + 4, "text-anchor": fits ? "start" : "end" }, group, point[5]);
+        if (px + 8 + long > width) { text.setAttribute("x", end); text.setAttribute("text-anchor", "end"); }
       }
       targets.push({ px, py, point, name: each.name });
     }
