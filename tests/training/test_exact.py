@@ -532,7 +532,6 @@ REFUSED = {
     "gru": ({"policy": {"shared": {**A2C, "model": {"type": "gru"}}}}, "policy.shared.model.type", "gru"),
     "elu": ({"policy": {"shared": {**A2C, "model": {"activation": "elu"}}}}, "policy.shared.model.activation", "elu"),
     "tf32": ({"trainer": {"precision": "tf32"}}, "trainer.precision", "tf32"),
-    "ranks": ({"trainer": {"num_gpus": 2}}, "trainer.num_gpus", 2),
     "ratio": ({"trainer": {"neg_pos_env_ratio": 2.0}}, "trainer.neg_pos_env_ratio", 2.0),
 }
 

@@ -675,7 +675,6 @@ class RunConfig(_Section):
         """Check that all parts of a run have exact kernels."""
         trainer = self.trainer
         wanted: Wanted = [
-            ("trainer.num_gpus", trainer.num_gpus, (1,)),
             ("trainer.precision", trainer.precision, ("fp32",)),
             ("trainer.compat", trainer.compat, (None,)),
             ("trainer.neg_pos_env_ratio", trainer.neg_pos_env_ratio, (OFF,)),

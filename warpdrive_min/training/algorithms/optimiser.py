@@ -105,13 +105,17 @@ class FlatAdam:
         Args:
             skip: 0-d or (members,) bool, equal on all ranks; where true, nothing changes.
         """
-        average(self.gradient)
+        self._complete_gradient()
         if self._step is None:
             self._step_in_torch(skip)
             return
         if skip is not None:
             self._skip.copy_(skip)
         self._step()
+
+    def _complete_gradient(self) -> None:
+        """Add what other ranks have of the gradient."""
+        average(self.gradient)
 
     def rehearse(self) -> None:
         """Launch the kernels of a step, for `ahead.compiled`."""
@@ -164,7 +168,7 @@ class FlatAdam:
 
 
 class ExactAdam(FlatAdam):
-    """`FlatAdam` by kernels with one order of operations, for one rank.
+    """`FlatAdam` by kernels with one order of operations, from gradients of all ranks.
 
     Args:
         exact: Kernels.
@@ -190,6 +194,9 @@ class ExactAdam(FlatAdam):
             exact.launch("count_step", 1, **tensors | given)
 
         return take_step
+
+    def _complete_gradient(self) -> None:
+        """Do nothing: each rank has the gradient of all rows."""
 
     def accumulate(self, loss: Tensor, *, first: bool = True) -> None:
         """Run `FlatAdam.accumulate` in the calling thread, whose context has the kernels."""

@@ -10,7 +10,9 @@ import torch
 
 from warpdrive_min.constants import Constants
 from warpdrive_min.errors import known, require
+from warpdrive_min.tracing import named
 from warpdrive_min.training.config import Member, PolicyConfig, TrainerConfig, present
+from warpdrive_min.training.loop.gathered import GatheredRollout
 from warpdrive_min.training.loop.rollout import Observation, RolloutBuffer, empty_observation
 from warpdrive_min.training.models.normalisation import Moments, normalisers
 from warpdrive_min.training.models.parts import Memory, Recurrent, by_member, layers_of, n_members_of
@@ -70,6 +72,8 @@ class PolicyGroup:
     """Networks by part: ``model`` or ``actor``, and ``critic``.
     The first offers ``act(observations) -> head``."""
     buffer: RolloutBuffer | None = None
+    gathered: GatheredRollout | None = field(default=None, repr=False)
+    """Rollout over all ranks, in exact training; None: ranks learn from their own."""
     algorithm: Algorithm | None = None
     """Learning algorithm; None: the policy only acts."""
     is_direct: bool = False
@@ -97,6 +101,20 @@ class PolicyGroup:
             if isinstance(self.acting, Recurrent)
             else None
         )
+
+    @property
+    def batch(self) -> RolloutBuffer | None:
+        """Rollout to learn from; None if the policy does not learn."""
+        return self.buffer if self.gathered is None else self.gathered.everyone
+
+    def learn(self) -> None:
+        """Compute returns, update weights and merge moments; enqueues, capturable."""
+        if self.buffer is None or self.algorithm is None:
+            return
+        batch = self.buffer if self.gathered is None else named(f"gather of {self.name}", self.gathered.gather)()
+        named(f"returns of {self.name}", self.algorithm.compute_returns)(batch)
+        named(f"update of {self.name}", self.algorithm.update)(batch)
+        self.update_normalisers(batch)
 
     @property
     def agents(self) -> tuple[Hashable, ...]:
