@@ -314,6 +314,7 @@ def test_initial_weights_follow_the_method(method, spread):
 
 
 MODEL = {"fc_dims": [12, 9], "activation": "tanh", "init_method": "orthogonal"}
+NORMALISED = {"normalize_observations": True}
 A2C = {**builders.A2C, "model": MODEL}
 PPO = {**builders.PPO, "normalize_advantage": True, "model": {**MODEL, "shared": False}, "target_kl": 0.5}
 RUNS = {
@@ -322,21 +323,34 @@ RUNS = {
     "PPO, continuous": ("pendulum", {**PPO, "value_clip": 0.3, "entropy_coeff": 0.01}),
     "A2C, continuous": ("pendulum", {**A2C, "normalize_return": True, "normalize_rewards": True, "gae_lambda": 0.9}),
     "DDPG": ("pendulum", {**builders.DDPG, "model": {"actor": MODEL, "critic": MODEL}}),
+    "PPO, normalised": ("cartpole", {**PPO, "model": {**PPO["model"], **NORMALISED}}),
+    "DDPG, normalised": ("pendulum", {**builders.DDPG, "model": {"actor": MODEL, "critic": {**MODEL, **NORMALISED}}}),
+    "PPO, centralised critic": ("tag_continuous", {**PPO, "centralised_critic": {**MODEL, **NORMALISED}}),
+    "PPO, successes": ("tag_gridworld", {**PPO, "normalize_return": True}),
+}
+TRAINERS = {"PPO, successes": {"neg_pos_env_ratio": 0.5}}
+"""Trainer settings of some runs."""
+CONFIGS = {
+    "tag_continuous": {"num_taggers": 1, "num_runners": 2},
+    "tag_gridworld": {"num_taggers": 2, "grid_length": 3},
 }
 
 
 def made(env, policy, folder, backend="host", *, exact=True, **trainer):
     """Return a trainer of an exact run, or of another."""
-    few = {"num_taggers": 1, "num_runners": 2} if env == "tag_continuous" else {}
-    run, trainer = (env, {"episode_length": 9, **few}, {"shared": policy}), {"exact": exact, **trainer}
+    run = (env, {"episode_length": 9, **CONFIGS.get(env, {})}, {"shared": policy})
+    trainer = {"exact": exact, **trainer}
     return make_run(run, backend, trainer=trainer, wrapper={"exact": exact}, basedir=folder)
 
 
 def trained(name, backend, folder, n_iterations=3, **given):
     """Return the hash of an exact run's bits after some iterations."""
-    run = made(*RUNS[name], folder, backend, **{"max_rows": 16, "n_step": 3, **given})
+    few = {"max_rows": 16, "n_step": 3, **TRAINERS.get(name, {})}
+    run = made(*RUNS[name], folder, backend, **few, **given)
     run.train(n_iterations)
     group = run.groups["shared"]
+    if (weights := getattr(group.algorithm, "weights", None)) is not None:
+        assert 0 < weights.mean() < 1, "some environments count"
     assert not isinstance(group._evaluation, cpu.Evaluation), "no other kernels act"
     learning = getattr(group.algorithm, "_learning", None)
     assert learning is None or isinstance(learning, ExactLearning), "no other kernels learn"
@@ -465,22 +479,24 @@ def test_one_pass_compiles_for_the_gpu(architecture, tmp_path, monkeypatch):
     assert cuda_c.compile_cubin(KERNELS / "exact_learn.cu", constants, architecture).read_bytes()[:4] == b"\x7fELF"
 
 
-@pytest.mark.parametrize("name", ["A2C", "DDPG"])
+@pytest.mark.parametrize("name", ["A2C", "DDPG", "DDPG, normalised", "PPO, centralised critic", "PPO, successes"])
 def test_update_is_that_of_torch(name, tmp_path):
     """An exact update equals torch's within rounding.
 
     Both start from the same state; the moments of gradients are compared.
     """
     env, policy = RUNS[name]
-    policy = {**policy, **({"updates_per_iteration": 1} if name == "DDPG" else {})}
-    runs = [made(env, policy, tmp_path / str(exact), exact=exact) for exact in (True, False)]
+    once = {"updates_per_iteration": 1} if "DDPG" in name else {"n_epochs": 1, "n_minibatches": 1}
+    given, policy = TRAINERS.get(name, {}), {**policy, **({} if name == "A2C" else once)}
+    runs = [made(env, policy, tmp_path / str(exact), exact=exact, **given) for exact in (True, False)]
     saved, header = runs[0].state()
     runs[1].load_state({key: tensor.clone() for key, tensor in saved.items()}, header, "the other run")
     for run in runs:
-        run.train(1)
+        run.train(2 if name in TRAINERS else 1)  # until some environments do not count
+    assert name not in TRAINERS or 0 < runs[0].groups["shared"].algorithm.weights.mean() < 1
     got, want = (builders.everything(run) for run in runs)
-    moments = [key for key in got if key.endswith("exp_avg")]
-    assert moments
+    moments = [key for key in got if key.endswith(("exp_avg", "normaliser.mean", "normaliser.variance"))]
+    assert len(moments) > ("critic" in name or "normalised" in name)
     for key in moments:
         assert got[key].abs().max() > 1e-4, "it learns"
         torch.testing.assert_close(got[key], want[key], rtol=1e-3, atol=1e-6)
@@ -532,7 +548,6 @@ REFUSED = {
     "gru": ({"policy": {"shared": {**A2C, "model": {"type": "gru"}}}}, "policy.shared.model.type", "gru"),
     "elu": ({"policy": {"shared": {**A2C, "model": {"activation": "elu"}}}}, "policy.shared.model.activation", "elu"),
     "tf32": ({"trainer": {"precision": "tf32"}}, "trainer.precision", "tf32"),
-    "ratio": ({"trainer": {"neg_pos_env_ratio": 2.0}}, "trainer.neg_pos_env_ratio", 2.0),
 }
 
 

@@ -36,10 +36,17 @@ RUNS = {
     "minibatches": ("cartpole", {**PPO, "normalize_rewards": True}),
     "layers": ("pendulum", {**A2C, "model": DEEP, "normalize_return": True}),
     "several agents": ("tag_continuous", {**PPO, "model": DEEP}),
+    "normalised": ("cartpole", {**PPO, "normalize_rewards": True, "model": {**MODEL, "normalize_observations": True}}),
+    "critic": ("tag_continuous", {**A2C, "centralised_critic": MODEL}),
+    "successes": ("tag_gridworld", {**PPO, "model": DEEP}),
     "replay": ("pendulum", {**builders.DDPG, "buffer_size": 500, "model": {"actor": MODEL, "critic": MODEL}}),
 }
 """Environment and policy by what differs: each has its own way to share rows."""
-CONFIGS = {"tag_continuous": {**builders.TAG, "episode_length": 9}}
+CONFIGS = {
+    "tag_continuous": {**builders.TAG, "episode_length": 9},
+    "tag_gridworld": {"num_taggers": 2, "grid_length": 3, "episode_length": 40},
+}
+TRAINERS = {"successes": {"neg_pos_env_ratio": 0.1}}
 
 
 def trained(name: str, backend: str, folder: Path, world: World) -> dict:
@@ -52,20 +59,22 @@ def trained(name: str, backend: str, folder: Path, world: World) -> dict:
         backend,
         n_envs=n_envs,
         n_steps=N_STEPS,
-        trainer={"exact": True, "max_rows": 300},
+        trainer={"exact": True, "max_rows": 300, **TRAINERS.get(name, {})},
         wrapper={"exact": True, "envs_before": world.rank * n_envs},
         basedir=folder,
         folder=name,
     )
     row = trainer.train(N_ITERATIONS)
     trainer.save_checkpoint()
-    learning = getattr(trainer.groups["shared"].algorithm, "_learning", None)
+    algorithm = trainer.groups["shared"].algorithm
+    learning, weights = (getattr(algorithm, name, None) for name in ("_learning", "weights"))
     data = trainer.wrapper.cuda_data_manager
     found = {
         "shared": {name: tensor.detach().cpu().clone() for name, tensor in trainer._shared_state().items()},
         "environments": {name: data.tensor(name).cpu().clone() for name in ("observations", "rewards")},
         "best": trainer.best_return,
         "explained": row.get("shared/explained_variance"),
+        "share": 1.0 if weights is None else float(weights.mean()),
         "is_one_pass": isinstance(learning, ExactLearning),
     }
     trainer.graceful_close()
@@ -110,6 +119,7 @@ def test_any_number_of_ranks_gives_the_same_bits(n_ranks, backend, alone, tmp_pa
     ranks = [torch.load(tmp_path / f"{rank}.pt", weights_only=False) for rank in range(n_ranks)]
     for name, want in alone.items():
         assert want["is_one_pass"] == (name in ("one pass", "minibatches"))
+        assert (want["share"] < 1) == (name == "successes"), "some environments count"
         for found in (each[name] for each in ranks):
             assert not builders.differences(found["shared"], want["shared"]), name
             assert found["best"] == want["best"]

@@ -677,17 +677,14 @@ class RunConfig(_Section):
         wanted: Wanted = [
             ("trainer.precision", trainer.precision, ("fp32",)),
             ("trainer.compat", trainer.compat, (None,)),
-            ("trainer.neg_pos_env_ratio", trainer.neg_pos_env_ratio, (OFF,)),
             ("population.size", self.population.size, (None,)),
         ]
         for name, policy in self.policy.items():
-            wanted.append((f"policy.{name}.centralised_critic", policy.centralised_critic, (None,)))
-            for part, network in policy.models.items():
-                where = f"policy.{name}.model" + ("" if part == "model" else f".{part}")
+            for network in policy.models.values():
+                where = network.PLACE.replace("policy", f"policy.{name}", 1)
                 wanted += [
                     (f"{where}.type", network.type, (type(network)().type,)),
                     (f"{where}.activation", network.activation, ("relu", "tanh")),
-                    (f"{where}.normalize_observations", network.normalize_observations, (False,)),
                     (f"{where}.fused", network.fused, (None, False)),
                 ]
         _require_all(wanted, "with trainer.exact", "change it, or leave exact out")

@@ -216,7 +216,7 @@ class ActorCriticAlgorithm:
 
     def normalise(self, values: Tensor, weights: Tensor | None) -> Tensor:
         """Standardise returns or a minibatch's advantages."""
-        return losses.normalise(values, weights) if self._exact is None else self._exact.normalise(values)
+        return (losses if self._exact is None else self._exact).normalise(values, weights)
 
     # -------------------------------------------------------------- returns
 
@@ -500,7 +500,7 @@ class ActorCriticAlgorithm:
         """Return the number of counted entries of (rows, n_agents), 0-d."""
         if weights is None:
             return torch.full((), float(rows.numel()), device=rows.device, dtype=torch.float32)
-        return weights.sum() * rows.shape[1]
+        return weights.sum(dtype=torch.float64).float() * rows.shape[1]
 
     # -------------------------------------------------------------- metrics and state
 

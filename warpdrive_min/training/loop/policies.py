@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import torch
@@ -241,12 +242,13 @@ class PolicyGroup:
     def update_normalisers(self, buffer: RolloutBuffer) -> None:
         """Merge a rollout's observations into the moments of the models; enqueues."""
         of_observations: Moments | None = None
+        moments_of = Moments.of if self.exact is None else partial(Moments.exactly, exact=self.exact)
         for part, model in self.models.items():
             layers = normalisers(model)
             if part == "critic" and buffer.global_states is not None and layers:
-                moments = Moments.of(buffer.global_states[:-1].flatten(0, -2))
+                moments = moments_of(buffer.global_states[:-1].flatten(0, -2))
             elif layers:
-                moments = of_observations = of_observations or Moments.of(
+                moments = of_observations = of_observations or moments_of(
                     self._rows_of_observations(buffer.observations[:-1])
                 )
             for layer in layers:

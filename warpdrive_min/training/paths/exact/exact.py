@@ -283,16 +283,25 @@ class Exact:
         error = x - target
         return self.mean(error * error)
 
-    def normalise(self, x: Tensor) -> Tensor:
+    def normalise(self, x: Tensor, weights: Tensor | None = None) -> Tensor:
         """Return ``(x - mean) / (std + 1e-10)`` over all numbers, with the unbiased std.
 
-        A single number becomes 0.
+        A single number becomes 0. Weights of 0 exclude numbers from mean and std; they broadcast to ``x``.
         """
+        if weights is not None:
+            return self._normalise_some(x, weights.expand_as(x))
         _, deviation, sum_of_squares = self._deviations(x)
         n, out = x.numel(), torch.empty_like(deviation)
         given = {"deviation": deviation, "sum_of_squares": sum_of_squares, "out": out}
         self.launch("standardise", n, **given, n=float(n - min(1, n - 1)), epsilon=EPSILON)
         return out
+
+    def _normalise_some(self, x: Tensor, weights: Tensor) -> Tensor:
+        n = weights.sum(dtype=torch.float64).float()  # a sum of ones, in any order
+        deviation = x - self.column_sums((weights * x).view(-1, 1)) / n.clamp(min=1)
+        sum_of_squares = self.column_sums((weights * (deviation * deviation)).view(-1, 1))
+        variance = sum_of_squares / (n - 1).clamp(min=1)
+        return deviation / (variance.clamp(min=EPSILON**2).sqrt() + EPSILON)
 
     def moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the mean and the variance of rows (n, ...), (...) each."""
@@ -326,7 +335,7 @@ class Exact:
     ) -> tuple[Tensor, Tensor]:
         """Return the loss of a minibatch, 0-d, and its terms, ``(5,)``.
 
-        The loss itself must be differentiated, with respect to head, values and log_std; all rows count.
+        The loss itself must be differentiated, with respect to head, values and log_std.
         """
         assert rows.old_values is not None
         assert rows.advantages is not None
@@ -364,6 +373,12 @@ class Exact:
                 "d_log_std": none if d_log_std is None else d_log_std,
             }
             self._run(functions, "loss", n, given)
+            if rows.weights is not None:
+                counted = rows.weights.view(len(values), *[1] * (values.dim() - 1)).expand_as(values)
+                d_head.mul_(counted[..., None])
+                d_values.mul_(counted)
+                for each in (terms, *([] if d_log_std is None else [d_log_std])):
+                    each.mul_(counted.reshape(-1, 1))
             means = self.column_sums(terms) / total
             loss = means[0] + rule.vf_loss_coeff * means[1] - rule.entropy_coeff * means[2]
             return loss, means, d_head, d_values, None if d_log_std is None else self.column_sums(d_log_std)
