@@ -26,6 +26,7 @@ from warpdrive_min.training.algorithms import losses
 from warpdrive_min.training.algorithms.optimiser import ExactAdam, FlatAdam
 from warpdrive_min.training.config import RunConfig
 from warpdrive_min.training.models.exact_weights import initialise
+from warpdrive_min.training.models.gru import Gates
 from warpdrive_min.training.paths.exact import exact as exactly
 from warpdrive_min.training.paths.exact import layers as exact_layers
 from warpdrive_min.training.paths.exact.exact import Exact
@@ -299,6 +300,15 @@ def test_initial_weights_follow_the_method(method, spread):
     """
     layers = torch.nn.ModuleDict({"fc": torch.nn.Linear(64, 32), "policy_head": torch.nn.Linear(3, 8)})
     initialise(layers, method, [5])
+    gates = Gates(9, 25)
+    initialise(gates, method, [5])
+    by_gate = gates.weight.detach().double().view(3, 25, 9)
+    if method == "orthogonal":
+        torch.testing.assert_close(by_gate.mT @ by_gate, torch.eye(9).double().expand(3, 9, 9), atol=1e-6, rtol=0)
+    else:
+        want = {None: 25**-0.5, "xavier": (6 / 34) ** 0.5}[method]
+        assert 0.95 * want < by_gate.abs().max() <= want
+        assert 0.8 * 25**-0.5 < gates.bias.abs().max() <= 25**-0.5
     weight, head = layers["fc"].weight.detach().double(), layers["policy_head"].weight.detach().double()
     if spread is None:
         torch.testing.assert_close(weight @ weight.T, 2 * torch.eye(32).double(), atol=1e-6, rtol=0)
@@ -314,6 +324,7 @@ def test_initial_weights_follow_the_method(method, spread):
 
 
 MODEL = {"fc_dims": [12, 9], "activation": "tanh", "init_method": "orthogonal"}
+GRU = {**MODEL, "type": "gru", "hidden_size": 5, "sequence_length": 3}
 NORMALISED = {"normalize_observations": True}
 A2C = {**builders.A2C, "model": MODEL}
 PPO = {**builders.PPO, "normalize_advantage": True, "model": {**MODEL, "shared": False}, "target_kl": 0.5}
@@ -326,6 +337,8 @@ RUNS = {
     "PPO, normalised": ("cartpole", {**PPO, "model": {**PPO["model"], **NORMALISED}}),
     "DDPG, normalised": ("pendulum", {**builders.DDPG, "model": {"actor": MODEL, "critic": {**MODEL, **NORMALISED}}}),
     "PPO, centralised critic": ("tag_continuous", {**PPO, "centralised_critic": {**MODEL, **NORMALISED}}),
+    "PPO, GRU": ("cartpole", {**PPO, "model": {**GRU, "shared": False, "init_method": None}}),
+    "A2C, GRU": ("pendulum", {**A2C, "normalize_return": True, "model": {**GRU, **NORMALISED}}),
     "PPO, successes": ("tag_gridworld", {**PPO, "normalize_return": True}),
 }
 TRAINERS = {"PPO, successes": {"neg_pos_env_ratio": 0.5}}
@@ -479,7 +492,9 @@ def test_one_pass_compiles_for_the_gpu(architecture, tmp_path, monkeypatch):
     assert cuda_c.compile_cubin(KERNELS / "exact_learn.cu", constants, architecture).read_bytes()[:4] == b"\x7fELF"
 
 
-@pytest.mark.parametrize("name", ["A2C", "DDPG", "DDPG, normalised", "PPO, centralised critic", "PPO, successes"])
+@pytest.mark.parametrize(
+    "name", ["A2C", "DDPG", "DDPG, normalised", "PPO, centralised critic", "PPO, GRU", "PPO, successes"]
+)
 def test_update_is_that_of_torch(name, tmp_path):
     """An exact update equals torch's within rounding.
 
@@ -545,7 +560,7 @@ REFUSED = {
         "policy.shared.model.critic.activation",
         "elu",
     ),
-    "gru": ({"policy": {"shared": {**A2C, "model": {"type": "gru"}}}}, "policy.shared.model.type", "gru"),
+    "own model": ({"policy": {"shared": {**A2C, "model": {"type": "mine"}}}}, "policy.shared.model.type", "mine"),
     "elu": ({"policy": {"shared": {**A2C, "model": {"activation": "elu"}}}}, "policy.shared.model.activation", "elu"),
     "tf32": ({"trainer": {"precision": "tf32"}}, "trainer.precision", "tf32"),
 }

@@ -37,6 +37,7 @@ RUNS = {
     "layers": ("pendulum", {**A2C, "model": DEEP, "normalize_return": True}),
     "several agents": ("tag_continuous", {**PPO, "model": DEEP}),
     "normalised": ("cartpole", {**PPO, "normalize_rewards": True, "model": {**MODEL, "normalize_observations": True}}),
+    "memory": ("cartpole", {**PPO, "model": {**MODEL, "type": "gru", "hidden_size": 5, "sequence_length": 6}}),
     "critic": ("tag_continuous", {**A2C, "centralised_critic": MODEL}),
     "successes": ("tag_gridworld", {**PPO, "model": DEEP}),
     "replay": ("pendulum", {**builders.DDPG, "buffer_size": 500, "model": {"actor": MODEL, "critic": MODEL}}),

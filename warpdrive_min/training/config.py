@@ -681,9 +681,10 @@ class RunConfig(_Section):
         ]
         for name, policy in self.policy.items():
             for network in policy.models.values():
+                recurrent = ("gru",) if type(network) is ModelConfig else ()
                 where = network.PLACE.replace("policy", f"policy.{name}", 1)
                 wanted += [
-                    (f"{where}.type", network.type, (type(network)().type,)),
+                    (f"{where}.type", network.type, (type(network)().type, *recurrent)),
                     (f"{where}.activation", network.activation, ("relu", "tanh")),
                     (f"{where}.fused", network.fused, (None, False)),
                 ]

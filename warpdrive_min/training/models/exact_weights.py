@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from warpdrive_min.kernels import maths_numpy
+from warpdrive_min.training.models.gru import Gates
 
 
 def initialise(model: torch.nn.Module, method: str | None, seed: Sequence[int]) -> None:
@@ -27,19 +28,20 @@ def initialise(model: torch.nn.Module, method: str | None, seed: Sequence[int]) 
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.Linear):
             sizes = getattr(module, "sizes", [module.out_features])
-            gain = {"policy_head": 0.01, "vf_head": 1.0}.get(name, math.sqrt(2))
-            weights = [_initial(draws, method, size, module.in_features, gain) for size in sizes]
-            limit = 0.0 if method == "orthogonal" else 1 / math.sqrt(module.in_features)
+            gain = {"policy_head": 0.01, "vf_head": 1.0}.get(name, getattr(module, "gain", math.sqrt(2)))
+            limit = 1 / math.sqrt(module.sizes[0] if isinstance(module, Gates) else module.in_features)
+            weights = [_initial(draws, method, size, module.in_features, gain, limit) for size in sizes]
+            limit = 0.0 if method == "orthogonal" else limit
             biases = _uniform(draws, (module.out_features,), limit)
             with torch.no_grad():
                 module.weight.copy_(torch.from_numpy(np.concatenate(weights)))
                 module.bias.copy_(torch.from_numpy(biases))
 
 
-def _initial(draws: np.random.Generator, method: str | None, n_out: int, n_in: int, gain: float) -> Any:
+def _initial(draws: np.random.Generator, method: str | None, n_out: int, n_in: int, gain: float, limit: float) -> Any:
     if method == "orthogonal":
         return (_orthogonal(draws, n_out, n_in) * gain).astype(np.float32)
-    return _uniform(draws, (n_out, n_in), math.sqrt(6 / (n_in + n_out)) if method == "xavier" else 1 / math.sqrt(n_in))
+    return _uniform(draws, (n_out, n_in), math.sqrt(6 / (n_in + n_out)) if method == "xavier" else limit)
 
 
 def _uniform(draws: np.random.Generator, shape: tuple[int, ...], limit: float) -> Any:

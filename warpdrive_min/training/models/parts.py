@@ -249,6 +249,14 @@ class ExactLayers(Protocol):
         ...
 
 
+def linear(layer: nn.Linear, inputs: Tensor, exact: ExactLayers | None) -> Tensor:
+    """Return the outputs of one layer, by exact kernels if given."""
+    if exact is None:
+        outputs: Tensor = layer(inputs)
+        return outputs
+    return exact.perceptron(inputs, [layer.weight, layer.bias], "relu")  # the last layer has no activation
+
+
 class PolicyHead(nn.Linear):
     """Linear layer for all action types: concatenated logits, or bounded means.
 
