@@ -267,7 +267,7 @@ class ScheduledTensors:
         return self._written[id(tensor)]
 
 
-def make_exact(groups: Sequence[PolicyGroup], backend: Backend, seeds: Sequence[int], world: World) -> None:
+def make_exact(groups: Sequence[PolicyGroup], backend: Backend, seed: int, world: World) -> None:
     """Switch policies to exact kernels and exact initial weights.
 
     The kernels have one order of operations. The weights do not depend on the rounding of a library.
@@ -275,18 +275,21 @@ def make_exact(groups: Sequence[PolicyGroup], backend: Backend, seeds: Sequence[
     Args:
         groups: Policies with their models, before anything references their parameters.
         backend: `host` or `pycuda`.
-        seeds: Weight seed of each policy.
+        seed: Seed of the run; members of a population have their own.
         world: Ranks of the run.
 
     Raises:
         ConfigError: The backend runs another language than CUDA C.
     """
     exact = Exact(backend, world)
-    for group, seed in zip(groups, seeds, strict=True):
+    for number, group in enumerate(groups):
         group.exact = exact
+        seeds = [derived_seed(each, MODEL_SEED, number) for each in [member.seed for member in group.members] or [seed]]
         for index, (part, model) in enumerate(group.models.items()):
             for module in model.modules():
                 if isinstance(module, Trunk | PolicyHead):
                     module.exact = exact
             if not group.config.weight_files:
-                initialise(model, group.config.models[part].init_method, [seed, index])
+                for member, own_seed in enumerate(seeds):
+                    method = group.config.models[part].init_method
+                    initialise(model, method, [own_seed, index], member if group.members else None)

@@ -677,7 +677,6 @@ class RunConfig(_Section):
         wanted: Wanted = [
             ("trainer.precision", trainer.precision, ("fp32",)),
             ("trainer.compat", trainer.compat, (None,)),
-            ("population.size", self.population.size, (None,)),
         ]
         for name, policy in self.policy.items():
             for network in policy.models.values():
@@ -700,7 +699,6 @@ class RunConfig(_Section):
             ("trainer.num_gpus", trainer.num_gpus, (1,)),
             ("trainer.compat", trainer.compat, (None,)),
             ("trainer.neg_pos_env_ratio", trainer.neg_pos_env_ratio, (OFF,)),
-            ("trainer.exact", trainer.exact, (False,)),
         ]
         _require_all(wanted, where, "leave one of them out")
         for name, policy in self.policy.items():

@@ -259,8 +259,7 @@ class Trainer(Run):
         """Policies by name."""
         groups = list(self.groups.values())
         if config.trainer.exact:
-            seeds = [build.derived_seed(self.seed, build.MODEL_SEED, index) for index in range(len(groups))]
-            make_exact(groups, backend, seeds, self.world)
+            make_exact(groups, backend, self.seed, self.world)
         chosen = Choices(config.trainer, wrapper, groups)
         self.why_no_shared_observations = chosen.share_observations(arrays)
         """Reason for one observation row per agent; empty: shared rows."""

@@ -466,7 +466,7 @@ class ActorCriticAlgorithm:
         if not self._values_come_first:
             minibatch = minibatch._replace(advantages=minibatch.returns - values.detach())
         if self._exact is not None:
-            return self._exact.loss(self._space, head, values, minibatch, rule, total, self._log_std)
+            return self._exact_loss(self._exact, head, values, minibatch, total)
         *terms, log_ratio = self._terms(minibatch, head, values)
         means = [self._sum(term, weights) / total for term in terms]
         loss = means[0] + rule.vf_loss_coeff * means[1] - rule.entropy_coeff * means[2]
@@ -474,6 +474,12 @@ class ActorCriticAlgorithm:
             kl = self._sum(losses.approximate_kl(log_ratio), weights) / total
             clipped = self._sum(losses.clip_fraction(log_ratio, rule.clip_param), weights) / total
             return loss, torch.stack([*(mean.detach() for mean in means), kl, clipped])
+
+    def _exact_loss(
+        self, exact: Exact, head: Tensor, values: Tensor, rows: Minibatch, total: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return loss and terms by exact kernels."""
+        return exact.loss(self._space, head, values, rows, self._rule, total, self._log_std)
 
     def _terms(self, rows: Minibatch, head: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return policy, value and entropy terms and log-ratios, by row and agent."""

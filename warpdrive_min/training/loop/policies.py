@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import torch
@@ -422,12 +422,16 @@ class ActionSampler:
         )
         if self._scales is None:
             return
-        log_std = self._scales.detach()[:, None, None]
+        scales, exact = self._scales.detach(), self.groups[0].exact
+        if exact is None:
+            width, log_width = scales.exp(), scales.sum(-1)
+        else:
+            width, log_width = exact.exp(scales), reduce(torch.add, scales.unbind(-1))
         actions, heads, log_probs = (
             by_member(each, self._n_members, 0) for each in (self._actions, self._head, self.log_prob)
         )
-        actions.mul_(log_std.exp()).add_(heads)
-        log_probs.sub_(log_std.sum(-1))
+        actions.mul_(width[:, None, None]).add_(heads)
+        log_probs.sub_(log_width[:, None, None])
 
 
 def action_samplers(

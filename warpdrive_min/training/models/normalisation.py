@@ -88,7 +88,7 @@ class RunningMoments(nn.Module):
         n_rows: int | Tensor = new.n_rows if stopped is None else new.n_rows * ~stopped
         total = self.count + n_rows
         is_taken = (new.mean + new.variance).isfinite().view(*total.shape, -1).all(-1)
-        share = torch.where(is_taken, n_rows / total, 0.0)
+        share = torch.where(is_taken, total.reciprocal() * n_rows, 0.0)
         self.count.copy_(torch.where(is_taken, total, self.count))
         axes = share.shape + (1,) * (new.mean.dim() - share.dim())
         share, is_taken = share.view(axes), is_taken.view(axes)

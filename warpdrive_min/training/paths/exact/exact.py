@@ -262,6 +262,13 @@ class Exact:
         self.launch("activate", x.numel(), x=x, out=out, activation=activation)
         return out
 
+    def exp(self, x: Tensor) -> Tensor:
+        """Return the exponentials, without a gradient."""
+        x = x.contiguous()
+        out = torch.empty_like(x)
+        self.launch("exponentials", x.numel(), x=x, out=out)
+        return out
+
     def activation_gradient(self, d_out: Tensor, y: Tensor, activation: int) -> Tensor:
         """Return the gradient before an activation.
 
@@ -305,7 +312,7 @@ class Exact:
 
     def moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the mean and the variance of rows (n, ...), (...) each."""
-        rows = x.reshape(len(x), -1)
+        rows = x.reshape(len(x), -1).contiguous()
         n = torch.full((), float(len(rows)), device=x.device, dtype=torch.float32)
         mean = self.column_sums(rows) / n
         deviation = rows - mean
