@@ -342,7 +342,14 @@ RUNS = {
     "A2C, GRU": ("pendulum", {**A2C, "normalize_return": True, "model": {**GRU, **NORMALISED}}),
     "PPO, successes": ("tag_gridworld", {**PPO, "normalize_return": True}),
 }
-TRAINERS = {"PPO, successes": {"neg_pos_env_ratio": 0.5}}
+REPLAY = {"buffer_size": 24, "batch_size": 150, "learning_starts": 20}
+for steps, more in ((1, {}), (3, REPLAY), (7, {**REPLAY, "buffer_size": 100, "batch_size": 1})):
+    RUNS[f"DDPG, {steps} steps, {more.get('batch_size', 8)} drawn"] = ("pendulum", {**RUNS["DDPG"][1], **more})
+TRAINERS = {
+    "PPO, successes": {"neg_pos_env_ratio": 0.5},
+    "DDPG, 1 steps, 8 drawn": {"n_step": 1},
+    "DDPG, 7 steps, 1 drawn": {"n_step": 7},
+}
 """Trainer settings of some runs."""
 CONFIGS = {
     "tag_continuous": {"num_taggers": 1, "num_runners": 2},
@@ -359,8 +366,8 @@ def made(env, policy, folder, backend="host", *, exact=True, **trainer):
 
 def trained(name, backend, folder, n_iterations=3, **given):
     """Return the hash of an exact run's bits after some iterations."""
-    few = {"max_rows": 16, "n_step": 3, **TRAINERS.get(name, {})}
-    run = made(*RUNS[name], folder, backend, **few, **given)
+    few = {"max_rows": 16, "n_step": 3, **TRAINERS.get(name, {}), **given}
+    run = made(*RUNS[name], folder, backend, **few)
     run.train(n_iterations)
     group = run.groups["shared"]
     if (weights := getattr(group.algorithm, "weights", None)) is not None:

@@ -674,10 +674,10 @@ class RunConfig(_Section):
     def _check_exact(self) -> None:
         """Check that all parts of a run have exact kernels."""
         trainer = self.trainer
-        wanted: Wanted = [
-            ("trainer.precision", trainer.precision, ("fp32",)),
-            ("trainer.compat", trainer.compat, (None,)),
-        ]
+        rule = 'must be "fp32" with trainer.exact: the order in which tensor cores add is not specified'
+        do = "change it, or leave exact out"
+        require(trainer.precision == "fp32", "trainer.precision", rule, trainer.precision, do)
+        wanted: Wanted = [("trainer.compat", trainer.compat, (None,))]
         for name, policy in self.policy.items():
             for network in policy.models.values():
                 recurrent = ("gru",) if type(network) is ModelConfig else ()
@@ -687,7 +687,7 @@ class RunConfig(_Section):
                     (f"{where}.activation", network.activation, ("relu", "tanh")),
                     (f"{where}.fused", network.fused, (None, False)),
                 ]
-        _require_all(wanted, "with trainer.exact", "change it, or leave exact out")
+        _require_all(wanted, "with trainer.exact", do)
 
     def _check_population(self) -> None:
         """Check a population's limits: A2C or PPO, one policy, batched products."""
