@@ -163,15 +163,8 @@ def train(
 
         def make_wrapper(num_envs: int) -> EnvWrapper:
             fresh = make_environment(plan.env_name, run.env, "train")
-            exact = run.trainer.exact
-            return EnvWrapper(
-                fresh,
-                num_envs=num_envs,
-                env_backend=chosen,
-                auto_reset=True,
-                exact=exact,
-                envs_before=World.of().rank * num_envs if exact else 0,
-            )
+            numbers = {"exact": True, "envs_before": World.of().rank * num_envs} if run.trainer.exact else {}
+            return EnvWrapper(fresh, num_envs=num_envs, env_backend=chosen, auto_reset=True, **numbers)
 
         size = run.population.size
         kind = Trainer if size is None else PopulationTrainer

@@ -13,7 +13,6 @@ from warpdrive_min.constants import Constants
 from warpdrive_min.errors import known, require
 from warpdrive_min.tracing import named
 from warpdrive_min.training.config import Member, PolicyConfig, TrainerConfig, present
-from warpdrive_min.training.loop.gathered import GatheredRollout
 from warpdrive_min.training.loop.rollout import Observation, RolloutBuffer, empty_observation
 from warpdrive_min.training.models.normalisation import Moments, normalisers
 from warpdrive_min.training.models.parts import Memory, Recurrent, by_member, layers_of, n_members_of
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from warpdrive_min.env_wrapper import EnvWrapper
     from warpdrive_min.sampler import CUDASampler
     from warpdrive_min.training.loop.arrays import AgentArrays
+    from warpdrive_min.training.loop.gathered import GatheredRollout
 
 Tensors = dict[str, torch.Tensor]
 _UNKNOWN: Final = object()

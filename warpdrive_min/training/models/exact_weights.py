@@ -10,7 +10,6 @@ import numpy as np
 import torch
 
 from warpdrive_min.kernels import maths_numpy
-from warpdrive_min.training.models.gru import Gates
 
 
 def initialise(model: torch.nn.Module, method: str | None, seed: Sequence[int], member: int | None = None) -> None:
@@ -31,7 +30,7 @@ def initialise(model: torch.nn.Module, method: str | None, seed: Sequence[int], 
             sizes = getattr(module, "sizes", [module.out_features])
             gains = {"policy_head": 0.01, "vf_head": 1.0}
             gain = gains.get(name.rpartition(".")[2], getattr(module, "gain", math.sqrt(2)))
-            limit = 1 / math.sqrt(module.sizes[0] if isinstance(module, Gates) else module.in_features)
+            limit = 1 / math.sqrt(getattr(module, "fan", module.in_features))
             weights = [_initial(draws, method, size, module.in_features, gain, limit) for size in sizes]
             limit = 0.0 if method == "orthogonal" else limit
             biases = _uniform(draws, (module.out_features,), limit)

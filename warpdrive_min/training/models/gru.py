@@ -123,12 +123,12 @@ class Gates(nn.Linear):
     """Gain of orthogonal initial weights."""
 
     def __init__(self, n_inputs: int, n_units: int) -> None:
-        self.sizes = [n_units] * 3
+        self.sizes, self.fan = [n_units] * 3, n_units
         super().__init__(n_inputs, sum(self.sizes))
 
     def reset_parameters(self) -> None:
         """Draw weights and biases, uniform within ``1 / sqrt(units)``."""
-        bound = 1 / math.sqrt(self.sizes[0])
+        bound = 1 / math.sqrt(self.fan)
         for parameter in self.parameters():
             nn.init.uniform_(parameter, -bound, bound)
 
