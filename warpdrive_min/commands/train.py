@@ -163,7 +163,9 @@ def train(
 
         def make_wrapper(num_envs: int) -> EnvWrapper:
             fresh = make_environment(plan.env_name, run.env, "train")
-            numbers = {"exact": True, "envs_before": World.of().rank * num_envs} if run.trainer.exact else {}
+            numbers: dict[str, Any] = (
+                {"exact": True, "envs_before": World.of().rank * num_envs} if run.trainer.exact else {}
+            )
             return EnvWrapper(fresh, num_envs=num_envs, env_backend=chosen, auto_reset=True, **numbers)
 
         size = run.population.size
