@@ -87,6 +87,8 @@ class EnvWrapper:
         auto_reset: The step restarts finished copies; ``_done_`` still marks them.
         exact: Bit-identical floats on every backend, at some cost in speed.
         debug: Check each draw of choices, and before each step all actions against their spaces; synchronises.
+        envs_before: Number of environments of lower ranks; random draws then number environments over all ranks, as
+            exact training needs. CUDA C only.
 
     Raises:
         ConfigError: A rule about an argument or the environment is broken.
@@ -118,6 +120,7 @@ class EnvWrapper:
         auto_reset: bool = False,
         exact: bool = False,
         debug: bool = False,
+        envs_before: int = 0,
     ) -> None:
         if use_cuda is not None:
             warnings.warn("EnvWrapper: use_cuda is the old name of env_backend", DeprecationWarning, stacklevel=2)
@@ -140,6 +143,10 @@ class EnvWrapper:
         self.n_agents: int = self.env.num_agents
         self.episode_length: int = self.env.episode_length
         self.n_envs = num_envs
+        self.envs_before = require_int("envs_before", envs_before, 0)
+        """Number of environments of lower ranks."""
+        is_numbered, do = not self.envs_before or self.backend.language == "cuda_c", "use backend host or pycuda"
+        require(is_numbered, "EnvWrapper.envs_before", "needs kernels in CUDA C", env_backend, do)
         self.env.observation_space = self._observation_space()
         if hasattr(self.env, "env_backend"):
             self.env.env_backend = env_backend
@@ -172,6 +179,7 @@ class EnvWrapper:
             fills=True,
         )
         self.cuda_function_manager.debug = self.debug
+        self.cuda_function_manager.envs_before = self.envs_before
         self._load(sources, testing_bin_filename)
         self._rollouts: Rollouts | None = None
         self._of_one_row: CUDAFunctionManager | None = None
@@ -269,6 +277,10 @@ class EnvWrapper:
         if self.backend.language == "cuda_c":
             text = whole_text(Path(sources["cuda_c"]))
             constants |= warp_drive_sizes(text, self.n_envs, self.n_agents, self.blocks_per_env)
+            rule, do = "must be 0 for kernels that draw by cuRAND, which counts threads", "train in one process"
+            is_numbered = not self.envs_before or "curand" not in text
+            require(is_numbered, "EnvWrapper.envs_before", rule, self.envs_before, do)
+            constants |= {"ENVS_BEFORE": self.envs_before} if self.envs_before else {}
         self._loaded = sources, constants
         if binary is not None:
             self.cuda_function_manager.load_binary(Path(binary), Path(sources["cuda_c"]), constants)

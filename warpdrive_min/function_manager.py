@@ -214,6 +214,8 @@ class CUDAFunctionManager:
         """Shared constants that kernels have compiled in, not copied to symbols."""
         self.debug = False
         """True if samplers check each draw, which synchronises."""
+        self.envs_before = 0
+        """Number of environments of lower ranks, for random draws."""
         self._kernels: dict[str, Kernel] = {}
         self._sequences: dict[str, Sequence[KernelCall]] = {}
         self.fused: dict[str, str] = {}
@@ -257,7 +259,8 @@ class CUDAFunctionManager:
 
     def with_defaults(self, constants: Mapping[str, Constant]) -> dict[str, Constant]:
         """Return constants, with defaults for those of all kernels."""
-        return {"N_AGENTS": self.n_agents, "EXACT": False, **self.shape.constants(), **constants}
+        offset = {"ENVS_BEFORE": self.envs_before} if self.envs_before else {}
+        return {"N_AGENTS": self.n_agents, "EXACT": False, **self.shape.constants(), **offset, **constants}
 
     def add_kernels(self, kernels: Mapping[str, Kernel]) -> list[str]:
         """Add compiled kernels; return their names.

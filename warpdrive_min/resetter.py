@@ -95,6 +95,7 @@ class CUDAEnvironmentReset:
         """Compile the core's reset kernels, which see an environment as one item."""
         if self._rows is None:
             self._rows = CUDAFunctionManager(1, self._functions.n_envs, backend=self._functions.backend)
+            self._rows.envs_before = self._functions.envs_before
             self._rows.load(core_sources("reset"))
         return self._rows
 

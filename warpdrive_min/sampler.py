@@ -506,6 +506,7 @@ class CUDASampler:
             is_spread = isinstance(flags, Flags) and n_agents > SPREAD_FROM and backend.language != "numpy"
             n_blocks = -(-n_agents // ROWS_OF_A_BLOCK) if is_spread else 1
             manager = CUDAFunctionManager(n_agents, n_envs, n_blocks, backend=backend, spread=is_spread)
+            manager.envs_before = self._functions.envs_before
             # EXACT: never contracted, so that every backend draws the same.
             constants: dict[str, Constant] = {"N_TYPES": array.n_types, "EXACT": True}
             constants |= {name.upper(): value for name, value in flags._asdict().items()}

@@ -50,7 +50,13 @@ NEEDS = {
     ),
     ("learning", 2): (
         Facts(is_exact=True, network=NARROW),
-        [{"is_exact": False}, {"has_critic": True}, {"selects_envs": True}, {"n_other_parameters": 2}],
+        [
+            {"is_exact": False},
+            {"has_critic": True},
+            {"is_population": True},
+            {"selects_envs": True},
+            {"n_other_parameters": 2},
+        ],
     ),
     ("learning", 3): (ON_GPU, [*FUSED, {"is_population": True}]),
     ("learning", 4): (Facts(is_exact=True), [{"is_exact": False}]),

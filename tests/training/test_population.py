@@ -73,7 +73,8 @@ def make_population(size, run="PPO", backend="host", *, n_envs=4, seed=7, folder
     config = run_config(policies, n_envs, backend=backend, **given) | {
         "population": {"size": size, **(population or {})}
     }
-    wrapper = EnvWrapper(ENVS[env](**env_config), num_envs=n_envs * size, env_backend=backend, auto_reset=True)
+    flags = {"auto_reset": True, "exact": given["trainer"].get("exact", False)}
+    wrapper = EnvWrapper(ENVS[env](**env_config), num_envs=n_envs * size, env_backend=backend, **flags)
     MADE.append(PopulationTrainer(wrapper, config, folder=folder, verbose=False))
     return MADE[-1]
 
@@ -311,7 +312,6 @@ def refused_config(policy=None, trainer=None, population=None):
         ("trainer.num_gpus", 2, {"trainer": {"num_gpus": 2}}),
         ("trainer.compat", "warpdrive", {"trainer": {"compat": "warpdrive"}}),
         ("trainer.neg_pos_env_ratio", 2, {"trainer": {"neg_pos_env_ratio": 2}}),
-        ("trainer.exact", True, {"trainer": {"exact": True, "env_backend": "host"}}),
         ("policy.shared.algorithm", "DDPG", {"policy": DDPG}),
         ("policy.shared.algorithm", "A2C", {"policy": A2C, "population": {"clip_param": [0.1, 0.2]}}),
         ("policy.shared.centralised_critic", "a critic", {"policy": CENTRAL}),

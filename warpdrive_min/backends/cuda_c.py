@@ -72,7 +72,8 @@ def prelude(constants: Mapping[str, Constant]) -> str:
     lines = [_definition(name, value) for name, value in sorted(present.items())]
     scalars = [line for line in lines if line.startswith("constexpr")]
     tables = [line for line in lines if not line.startswith("constexpr")]
-    return "\n".join([*scalars, *_own_headers("core.cuh"), *tables, ""])
+    offset = ["#define WD_ENVS_BEFORE ENVS_BEFORE"] if "ENVS_BEFORE" in constants else []
+    return "\n".join([*scalars, *offset, *_own_headers("core.cuh"), *tables, ""])
 
 
 def _own_headers(*names: str) -> list[str]:

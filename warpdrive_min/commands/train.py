@@ -44,6 +44,7 @@ from warpdrive_min.training.config import RunConfig
 from warpdrive_min.training.loop import checkpoint
 from warpdrive_min.training.loop.progress import ProgressLine
 from warpdrive_min.training.paths.table import explain as explained
+from warpdrive_min.training.ranks import World
 from warpdrive_min.training.record.certificate import Certifier
 from warpdrive_min.training.record.trained import find_checkpoint
 from warpdrive_min.training.run_folder import reserve, runs_of
@@ -162,7 +163,10 @@ def train(
 
         def make_wrapper(num_envs: int) -> EnvWrapper:
             fresh = make_environment(plan.env_name, run.env, "train")
-            return EnvWrapper(fresh, num_envs=num_envs, env_backend=chosen, auto_reset=True, exact=run.trainer.exact)
+            numbers: dict[str, Any] = (
+                {"exact": True, "envs_before": World.of().rank * num_envs} if run.trainer.exact else {}
+            )
+            return EnvWrapper(fresh, num_envs=num_envs, env_backend=chosen, auto_reset=True, **numbers)
 
         size = run.population.size
         kind = Trainer if size is None else PopulationTrainer

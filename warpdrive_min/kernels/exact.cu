@@ -172,6 +172,10 @@ WD_KERNEL(activate)(const float* x, float* out, int activation, int n_envs) {
   WD_EACH_ENV(local, at) out[at] = activated(x[at], activation);
 }
 
+WD_KERNEL(exponentials)(const float* x, float* out, int n_envs) {
+  WD_EACH_ENV(local, at) out[at] = wd_exp(x[at]);
+}
+
 WD_KERNEL(chain)(const float* d_out, const float* y, float* d_x, int activation, int n_envs) {
   WD_EACH_ENV(local, at) d_x[at] = d_out[at] * slope(y[at], activation);
 }

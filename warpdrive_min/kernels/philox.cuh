@@ -10,6 +10,11 @@ constexpr unsigned STREAM_SHUFFLE = 3u;   // keys of permutations
 constexpr unsigned STREAM_REPLAY = 4u;    // rows drawn from a replay buffer
 constexpr unsigned STREAM_ACTIONS = 16u;  // first stream of the samplers
 
+// Environments of lower ranks: a draw's environment is counted over all ranks.
+#if !defined(WD_ENVS_BEFORE)
+#define WD_ENVS_BEFORE 0
+#endif
+
 struct wd_words {
   unsigned x, y, z, w;
 };
@@ -28,7 +33,7 @@ WD_FN unsigned wd_upper(const unsigned a, const unsigned b) {
 
 WD_FN wd_words wd_philox(unsigned step, unsigned env, unsigned agent, unsigned stream, unsigned seed_low,
                          unsigned seed_high) {
-  wd_words words = {step, env, agent, stream};
+  wd_words words = {step, env + WD_ENVS_BEFORE, agent, stream};
   for (int round = 0; round < 10; ++round) {
 #if defined(__CUDACC__)
     const unsigned long long first = 0xD2511F53ull * words.x;  // one wide multiplication on the GPU
@@ -115,7 +120,7 @@ struct wd_blocks {
     first_row = row, n_rows = n, block = number, stream = of_stream, seed_low = low, seed_high = high;
     wd_lanes env{}, agent{};
     for (int lane = 0; lane < WD_LANES; ++lane) {
-      env[lane] = (row + lane) / N_AGENTS;
+      env[lane] = (row + lane) / N_AGENTS + WD_ENVS_BEFORE;
       agent[lane] = (row + lane) % N_AGENTS;
     }
     for (int to = 0; to < n; to += WD_LANES) {

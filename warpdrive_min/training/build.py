@@ -38,6 +38,7 @@ from warpdrive_min.training.models.normalisation import normalisers
 from warpdrive_min.training.models.parts import PolicyHead, Trunk
 from warpdrive_min.training.paths import available
 from warpdrive_min.training.paths.exact.exact import Exact
+from warpdrive_min.training.ranks import World
 
 ALGORITHMS: Final[dict[str | None, dict[str, str]]] = {
     None: {
@@ -109,6 +110,11 @@ def require_fit(config: RunConfig, wrapper: EnvWrapper, policies: Collection[str
     require(is_equal, "run config trainer.num_envs", rule, trainer.num_envs, "make them equal")
     rule, do = "needs environments that are exact too", "make the wrapper with exact=True"
     require(wrapper.exact or not trainer.exact, "run config trainer.exact", rule, trainer.exact, do)
+    if trainer.exact:
+        before = World.of().rank * wrapper.n_envs
+        rule = f"needs environments numbered over all ranks, {before} before those of this rank"
+        do = f"make the wrapper with envs_before={before}"
+        require(wrapper.envs_before == before, "run config trainer.exact", rule, wrapper.envs_before, do)
     rule = f"must name the policies of the run config, {known(config.policy)}"
     require(set(policies) == set(config.policy), "policies", rule, list(policies))
     can_be = trainer.mode != "graph" or wrapper.backend.captures_graphs
@@ -261,7 +267,7 @@ class ScheduledTensors:
         return self._written[id(tensor)]
 
 
-def make_exact(groups: Sequence[PolicyGroup], backend: Backend, seeds: Sequence[int]) -> None:
+def make_exact(groups: Sequence[PolicyGroup], backend: Backend, seed: int, world: World) -> None:
     """Switch policies to exact kernels and exact initial weights.
 
     The kernels have one order of operations. The weights do not depend on the rounding of a library.
@@ -269,17 +275,21 @@ def make_exact(groups: Sequence[PolicyGroup], backend: Backend, seeds: Sequence[
     Args:
         groups: Policies with their models, before anything references their parameters.
         backend: `host` or `pycuda`.
-        seeds: Weight seed of each policy.
+        seed: Seed of the run; members of a population have their own.
+        world: Ranks of the run.
 
     Raises:
         ConfigError: The backend runs another language than CUDA C.
     """
-    exact = Exact(backend)
-    for group, seed in zip(groups, seeds, strict=True):
+    exact = Exact(backend, world)
+    for number, group in enumerate(groups):
         group.exact = exact
+        seeds = [derived_seed(each, MODEL_SEED, number) for each in [member.seed for member in group.members] or [seed]]
         for index, (part, model) in enumerate(group.models.items()):
             for module in model.modules():
                 if isinstance(module, Trunk | PolicyHead):
                     module.exact = exact
             if not group.config.weight_files:
-                initialise(model, group.config.models[part].init_method, [seed, index])
+                for member, own_seed in enumerate(seeds):
+                    method = group.config.models[part].init_method
+                    initialise(model, method, [own_seed, index], member if group.members else None)

@@ -674,24 +674,20 @@ class RunConfig(_Section):
     def _check_exact(self) -> None:
         """Check that all parts of a run have exact kernels."""
         trainer = self.trainer
-        wanted: Wanted = [
-            ("trainer.num_gpus", trainer.num_gpus, (1,)),
-            ("trainer.precision", trainer.precision, ("fp32",)),
-            ("trainer.compat", trainer.compat, (None,)),
-            ("trainer.neg_pos_env_ratio", trainer.neg_pos_env_ratio, (OFF,)),
-            ("population.size", self.population.size, (None,)),
-        ]
+        rule = 'must be "fp32" with trainer.exact: the order in which tensor cores add is not specified'
+        do = "change it, or leave exact out"
+        require(trainer.precision == "fp32", "trainer.precision", rule, trainer.precision, do)
+        wanted: Wanted = [("trainer.compat", trainer.compat, (None,))]
         for name, policy in self.policy.items():
-            wanted.append((f"policy.{name}.centralised_critic", policy.centralised_critic, (None,)))
-            for part, network in policy.models.items():
-                where = f"policy.{name}.model" + ("" if part == "model" else f".{part}")
+            for network in policy.models.values():
+                recurrent = ("gru",) if type(network) is ModelConfig else ()
+                where = network.PLACE.replace("policy", f"policy.{name}", 1)
                 wanted += [
-                    (f"{where}.type", network.type, (type(network)().type,)),
+                    (f"{where}.type", network.type, (type(network)().type, *recurrent)),
                     (f"{where}.activation", network.activation, ("relu", "tanh")),
-                    (f"{where}.normalize_observations", network.normalize_observations, (False,)),
                     (f"{where}.fused", network.fused, (None, False)),
                 ]
-        _require_all(wanted, "with trainer.exact", "change it, or leave exact out")
+        _require_all(wanted, "with trainer.exact", do)
 
     def _check_population(self) -> None:
         """Check a population's limits: A2C or PPO, one policy, batched products."""
@@ -703,7 +699,6 @@ class RunConfig(_Section):
             ("trainer.num_gpus", trainer.num_gpus, (1,)),
             ("trainer.compat", trainer.compat, (None,)),
             ("trainer.neg_pos_env_ratio", trainer.neg_pos_env_ratio, (OFF,)),
-            ("trainer.exact", trainer.exact, (False,)),
         ]
         _require_all(wanted, where, "leave one of them out")
         for name, policy in self.policy.items():

@@ -66,6 +66,15 @@ class World:
         total = self.summed(numbers)
         return total if self.size == 1 else {name: value / self.size for name, value in total.items()}
 
+    def everyone(self, own: torch.Tensor) -> torch.Tensor:
+        """Return all ranks' tensors, (size, *shape), on each rank; enqueues, capturable."""
+        if self.size == 1:
+            return own[None]
+        sent = own.contiguous()
+        received = sent.new_empty(self.size, *sent.shape)
+        distributed.all_gather(list(received), sent)
+        return received
+
     def gathered(self, own: Mapping[str, torch.Tensor]) -> Tensors | None:
         """Gather tensors as (size, ...) on the first rank, else None.
 

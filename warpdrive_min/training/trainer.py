@@ -27,6 +27,7 @@ from warpdrive_min.training.defaults import own_defaults
 from warpdrive_min.training.loop import evaluation
 from warpdrive_min.training.loop.arrays import Agents, PolicyMap, SharedLayout
 from warpdrive_min.training.loop.choices import Choices
+from warpdrive_min.training.loop.gathered import GatheredRollout
 from warpdrive_min.training.loop.global_states import give_global_states
 from warpdrive_min.training.loop.metrics import Row
 from warpdrive_min.training.loop.policies import (
@@ -215,10 +216,7 @@ class Trainer(Run):
     def update(self) -> None:
         """Compute returns, update weights and merge moments, for each learning policy."""
         for group in self.groups.values():
-            if group.buffer is not None and group.algorithm is not None:
-                named(f"returns of {group.name}", group.algorithm.compute_returns)(group.buffer)
-                named(f"update of {group.name}", group.algorithm.update)(group.buffer)
-                group.update_normalisers(group.buffer)
+            group.learn()
 
     @property
     def capture_s(self) -> float:
@@ -241,8 +239,16 @@ class Trainer(Run):
         if self.wrapper.reset_on_host:
             self.wrapper.reset()
         self.layout.push(self.wrapper, self.policy_map)
-        seed_resets(self.wrapper.cuda_data_manager, build.derived_seed(self.seed, build.RESET_SEED, self.world.rank))
+        seed_resets(self.wrapper.cuda_data_manager, build.derived_seed(self.seed, build.RESET_SEED, self._stream))
         self.wrapper.reset()
+
+    @property
+    def _stream(self) -> int:
+        """Number of this rank's random streams; exact ranks share the first.
+
+        They number their environments over all ranks instead.
+        """
+        return 0 if self.config.trainer.exact else self.world.rank
 
     def _build(self) -> None:
         """Create policies, samplers, recorders, buffers and algorithms."""
@@ -253,13 +259,12 @@ class Trainer(Run):
         """Policies by name."""
         groups = list(self.groups.values())
         if config.trainer.exact:
-            seeds = [build.derived_seed(self.seed, build.MODEL_SEED, index) for index in range(len(groups))]
-            make_exact(groups, backend, seeds)
+            make_exact(groups, backend, self.seed, self.world)
         chosen = Choices(config.trainer, wrapper, groups)
         self.why_no_shared_observations = chosen.share_observations(arrays)
         """Reason for one observation row per agent; empty: shared rows."""
         self.sampler = CUDASampler(wrapper.cuda_function_manager)
-        self.sampler.init_random(build.derived_seed(self.seed, build.SAMPLER_SEED, self.world.rank))
+        self.sampler.init_random(build.derived_seed(self.seed, build.SAMPLER_SEED, self._stream))
         algorithms = {name: build.algorithm_class(config, name) for name in self.groups}
         clips = all(algorithm.clips_actions for algorithm in algorithms.values())
         self.action_samplers = action_samplers(wrapper, self.sampler, list(self.groups.values()), clips=clips)
@@ -276,8 +281,10 @@ class Trainer(Run):
         for index, (name, group) in enumerate(self.groups.items()):
             if group.config.to_train:
                 group.buffer = RolloutBuffer.of(group.arrays, self.recorders[group.arrays.suffix])
+                if group.exact is not None and self.world.size > 1:
+                    group.gathered = GatheredRollout(group.buffer, self.world)
                 seeds = [
-                    build.derived_seed(seed, build.ALGORITHM_SEED, self.world.rank, index)
+                    build.derived_seed(seed, build.ALGORITHM_SEED, self._stream, index)
                     for seed in [member.seed for member in group.members] or [self.seed]
                 ]
                 given = seeds if group.members else seeds[0]
@@ -286,6 +293,9 @@ class Trainer(Run):
                     self.schedules.add(group.settings(key), tensor)
         self.global_states = give_global_states(list(self.groups.values()), self.recorders)
         """Global states to gather for centralised critics; None if not needed."""
+        for group in groups:
+            if group.gathered is not None:
+                group.gathered.complete()
         self.exploration: dict[str, Any] = {"greedy": config.sampler.params.use_argmax}
         for key, schedule in build.noise_schedules(config).items():
             self.exploration[key] = torch.zeros((), device=device, dtype=torch.float32)
@@ -337,8 +347,8 @@ class Trainer(Run):
         Their kernels compile at the same time.
         """
         for group in self.groups.values():
-            if group.buffer is not None and (prepare := getattr(group.algorithm, "prepare", None)) is not None:
-                prepare(group.buffer)
+            if group.batch is not None and (prepare := getattr(group.algorithm, "prepare", None)) is not None:
+                prepare(group.batch)
         if not callable(self.fused_rollout):
             for actions in self.action_samplers:
                 actions.prepare(greedy=self.exploration["greedy"])
@@ -378,7 +388,8 @@ class Trainer(Run):
 
     @property
     def _n_greedy_episodes(self) -> int:
-        return min(self.config.trainer.num_envs, BEST_EPISODES)
+        trainer = self.config.trainer
+        return min(trainer.num_envs * (self.world.size if trainer.exact else 1), BEST_EPISODES)
 
     def _greedy_scores(self) -> dict[str, evaluation.Score]:
         """Return scores in greedy episodes, the same for every checkpoint."""

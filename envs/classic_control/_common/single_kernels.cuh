@@ -44,7 +44,8 @@ WD_FN void start_next_episodes(const Flag* const done, int* const episode, const
         envs[lane] = ended[i + wd_min(lane, n - 1)];
         episodes[lane] = episode[envs[lane]];
       }
-      const auto drawn = wd_philox_lanes(episodes, envs, wd_number{0}, wd_number{STREAM_START}, seed[0], seed[1]);
+      const wd_lanes numbers = envs + wd_number{WD_ENVS_BEFORE};
+      const auto drawn = wd_philox_lanes(episodes, numbers, wd_number{0}, wd_number{STREAM_START}, seed[0], seed[1]);
       wd_store_lanes(words[0], drawn.x);
       wd_store_lanes(words[1], drawn.y);
       wd_store_lanes(words[2], drawn.z);

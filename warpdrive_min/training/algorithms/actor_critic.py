@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import math
@@ -71,7 +72,7 @@ class ActorCriticAlgorithm:
     """Use the clipped surrogate and optional value clipping; False: policy gradient."""
 
     def __init__(self, group: PolicyGroup, trainer: TrainerConfig, backend: Backend, seed: int | Sequence[int]) -> None:
-        buffer, config = group.buffer, group.config
+        buffer, config = group.batch, group.config
         assert buffer is not None, "a policy that learns has a buffer"
         self.config, self.model, self._space = config, group.models["model"], group.arrays.space
         self.critic = group.models.get("critic")
@@ -215,7 +216,7 @@ class ActorCriticAlgorithm:
 
     def normalise(self, values: Tensor, weights: Tensor | None) -> Tensor:
         """Standardise returns or a minibatch's advantages."""
-        return losses.normalise(values, weights) if self._exact is None else self._exact.normalise(values)
+        return (losses if self._exact is None else self._exact).normalise(values, weights)
 
     # -------------------------------------------------------------- returns
 
@@ -331,15 +332,19 @@ class ActorCriticAlgorithm:
         else:
             sums, n_counted = self._gradient(buffer, rows)
         if self.config.target_kl is not None:
-            stopped = stopped | (average(sums[3]) > 1.5 * self.config.target_kl)
+            stopped = stopped | (self._over_ranks(sums[3]) > 1.5 * self.config.target_kl)
         skips = [stopped] if self.config.target_kl is not None or self.stopped is not None else []
         if self._negatives is not None and n_counted is not None:
             # Skip minibatches in which no environment counts
-            skips.append(average(n_counted) == 0)
+            skips.append(self._over_ranks(n_counted) == 0)
         self.optimiser.apply(functools.reduce(torch.logical_or, skips) if skips else None)
         if is_last:
             self._report(sums)
         return stopped
+
+    def _over_ranks(self, number: Tensor) -> Tensor:
+        """Average a number over ranks; those of exact training are equal."""
+        return average(number) if self._exact is None else number
 
     def _gradient(self, buffer: RolloutBuffer, rows: Rows) -> tuple[Tensor, Tensor]:
         """Write the gradient of rows; return loss terms and the row count."""
@@ -356,16 +361,40 @@ class ActorCriticAlgorithm:
             return self._learning.terms, n_counted
         sums = torch.zeros(N_TERMS, *self.shape, device=total.device, dtype=torch.float32)
         for index, (part, within) in enumerate(self._parts(rows)):
-            head, values = named("forward", self.evaluate)(buffer, part)
-            if not self._values_come_first:
-                self.values[:-1].flatten(0, 1)[part] = values.detach()
-            counts = None if weights is None else weights[within]
-            loss, terms = named("loss", self._loss)(
-                buffer, part, head.float(), values.float(), advantages[within], counts, total
-            )
-            named("backward", self.optimiser.accumulate)(loss, first=index == 0)
+            with self._shared_by_ranks(part, within) as (mine, place, whole):
+                head, values = named("forward", self.evaluate)(buffer, mine)
+                if not self._values_come_first:
+                    self.values[:-1].flatten(0, 1)[part] = whole(values.detach())
+                counts = None if weights is None else weights[place]
+                loss, terms = named("loss", self._loss)(
+                    buffer, mine, head.float(), values.float(), advantages[place], counts, total
+                )
+                named("backward", self.optimiser.accumulate)(loss, first=index == 0)
             sums += terms
         return sums, n_counted
+
+    @contextlib.contextmanager
+    def _shared_by_ranks(self, rows: Rows, within: Within) -> Iterator[tuple[Rows, Within, Callable[[Tensor], Tensor]]]:
+        """Share the rows of a part among the ranks of exact training.
+
+        Yields this rank's rows, their place in the minibatch, and a function from its values (rows, n_agents) to those
+        of all rows. Rows of a critic or of sequences are not shared: each rank learns from all of them.
+        """
+        exact = self._exact
+        if exact is None or exact.world.size == 1 or self.critic is not None or self._n_together > 1:
+            yield rows, within, lambda values: values
+            return
+        assert isinstance(within, slice)
+        n_agents, first = self.returns.shape[2], within.start
+        share = exact.share((within.stop - first) * n_agents, n_agents)
+        own = slice(share.start // n_agents, share.stop // n_agents)
+        place = slice(first + own.start, first + own.stop)
+        with exact.sharing(share):
+            yield (
+                place if isinstance(rows, slice) else rows[own],
+                place,
+                lambda values: exact.whole(values.flatten(), share).view(-1, n_agents),
+            )
 
     def evaluate(self, buffer: RolloutBuffer, rows: Rows) -> tuple[Tensor, Tensor]:
         """Return heads (rows, n_agents, n_outputs) and values (rows, n_agents) of rows."""
@@ -437,7 +466,7 @@ class ActorCriticAlgorithm:
         if not self._values_come_first:
             minibatch = minibatch._replace(advantages=minibatch.returns - values.detach())
         if self._exact is not None:
-            return self._exact.loss(self._space, head, values, minibatch, rule, total, self._log_std)
+            return self._exact_loss(self._exact, head, values, minibatch, total)
         *terms, log_ratio = self._terms(minibatch, head, values)
         means = [self._sum(term, weights) / total for term in terms]
         loss = means[0] + rule.vf_loss_coeff * means[1] - rule.entropy_coeff * means[2]
@@ -445,6 +474,12 @@ class ActorCriticAlgorithm:
             kl = self._sum(losses.approximate_kl(log_ratio), weights) / total
             clipped = self._sum(losses.clip_fraction(log_ratio, rule.clip_param), weights) / total
             return loss, torch.stack([*(mean.detach() for mean in means), kl, clipped])
+
+    def _exact_loss(
+        self, exact: Exact, head: Tensor, values: Tensor, rows: Minibatch, total: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return loss and terms by exact kernels."""
+        return exact.loss(self._space, head, values, rows, self._rule, total, self._log_std)
 
     def _terms(self, rows: Minibatch, head: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return policy, value and entropy terms and log-ratios, by row and agent."""
@@ -471,7 +506,7 @@ class ActorCriticAlgorithm:
         """Return the number of counted entries of (rows, n_agents), 0-d."""
         if weights is None:
             return torch.full((), float(rows.numel()), device=rows.device, dtype=torch.float32)
-        return weights.sum() * rows.shape[1]
+        return weights.sum(dtype=torch.float64).float() * rows.shape[1]
 
     # -------------------------------------------------------------- metrics and state
 

@@ -75,7 +75,7 @@ class DDPG:
     has_replay: ClassVar[bool] = True
 
     def __init__(self, group: PolicyGroup, trainer: TrainerConfig, backend: Backend, seed: int) -> None:
-        config, buffer = group.config, group.buffer
+        config, buffer = group.config, group.batch
         assert config.tau is not None, "of DDPG, which the config checks"
         assert buffer is not None, "a policy that learns has a buffer"
         self.policy, self.config = group.name, config

@@ -105,13 +105,17 @@ class FlatAdam:
         Args:
             skip: 0-d or (members,) bool, equal on all ranks; where true, nothing changes.
         """
-        average(self.gradient)
+        self._complete_gradient()
         if self._step is None:
             self._step_in_torch(skip)
             return
         if skip is not None:
             self._skip.copy_(skip)
         self._step()
+
+    def _complete_gradient(self) -> None:
+        """Add what other ranks have of the gradient."""
+        average(self.gradient)
 
     def rehearse(self) -> None:
         """Launch the kernels of a step, for `ahead.compiled`."""
@@ -164,7 +168,7 @@ class FlatAdam:
 
 
 class ExactAdam(FlatAdam):
-    """`FlatAdam` by kernels with one order of operations, for one rank.
+    """`FlatAdam` by kernels with one order of operations, from gradients of all ranks.
 
     Args:
         exact: Kernels.
@@ -174,13 +178,30 @@ class ExactAdam(FlatAdam):
         eps: As of `FlatAdam`.
     """
 
-    def __init__(self, exact: Exact, parameters: Any, lr: Tensor, max_norm: float | None, eps: float) -> None:
+    def __init__(self, exact: Exact, parameters: Any, lr: Tensor, max_norm: float | Tensor | None, eps: float) -> None:
         self._exact = exact
         super().__init__(parameters, lr, max_norm, eps)
 
     def _kernel(self, tensors: Tensors) -> Launch:
-        exact, max_norm, n = self._exact, self._max_norm or 0.0, tensors["parameters"].numel()
         self.choice = choose("Adam", Facts(device=tensors["parameters"].device.type, is_exact=True))
+        if not self._has_members:
+            return self._kernel_of_one(tensors, float(self._max_norm or 0.0))
+        members = range(len(tensors["lr"]))
+        limits = torch.as_tensor(0.0 if self._max_norm is None else self._max_norm).expand(len(members)).tolist()
+        steps = [
+            self._kernel_of_one({name: tensor[member] for name, tensor in tensors.items()}, limits[member])
+            for member in members
+        ]
+
+        def take_steps() -> None:
+            for step in steps:
+                step()
+
+        return take_steps
+
+    def _kernel_of_one(self, tensors: Tensors, max_norm: float) -> Launch:
+        """Return the step of one vector, clipped to a norm unless that is 0."""
+        exact, n = self._exact, tensors["parameters"].numel()
         squares = torch.empty_like(tensors["gradient"])
 
         def take_step() -> None:
@@ -190,6 +211,9 @@ class ExactAdam(FlatAdam):
             exact.launch("count_step", 1, **tensors | given)
 
         return take_step
+
+    def _complete_gradient(self) -> None:
+        """Do nothing: each rank has the gradient of all rows."""
 
     def accumulate(self, loss: Tensor, *, first: bool = True) -> None:
         """Run `FlatAdam.accumulate` in the calling thread, whose context has the kernels."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 
@@ -11,7 +11,7 @@ from warpdrive_min.backends.base import Argument, Backend, Launch
 from warpdrive_min.errors import DataError, require
 from warpdrive_min.function_manager import CUDAFunctionManager, core_sources
 from warpdrive_min.training.loop.rollout import RolloutBuffer
-from warpdrive_min.training.models.normalisation import LARGEST, Moments, RunningMoments
+from warpdrive_min.training.models.normalisation import LARGEST, ExactMoments, Moments, RunningMoments
 from warpdrive_min.training.models.parts import by_member
 
 Key = tuple[tuple[int, torch.Size] | None, ...]
@@ -162,14 +162,6 @@ def _by_row(array: torch.Tensor) -> torch.Tensor:
     return array if array.dtype == torch.int32 else array.detach().flatten(-2)
 
 
-class ExactMoments(Protocol):
-    """Kernels with one order of operations, as in `paths.exact.exact.Exact`."""
-
-    def moments(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the mean and variance of all numbers, 0-d each."""
-        ...
-
-
 class RewardScale:
     """Reward scaling by the running std of discounted returns, with clipping.
 
@@ -220,7 +212,7 @@ class RewardScale:
         if self._members:
             returns = by_member(self._returns, *self._members).flatten(1).T
         exact = self._exact
-        new = Moments.of(returns) if exact is None else Moments.over_ranks(*exact.moments(returns), len(returns))
+        new = Moments.of(returns) if exact is None else Moments.exactly(returns, exact)
         self.moments.merge(new, stopped)
         scale = self.moments.scale
         if self._members:

@@ -32,7 +32,7 @@ class _OfSequences(ActorCriticAlgorithm):
     model: Recurrent
 
     def __init__(self, group: PolicyGroup, trainer: TrainerConfig, backend: Backend, seed: int) -> None:
-        buffer = group.buffer
+        buffer = group.batch
         assert buffer is not None, "a policy that learns has a buffer"
         self._who = f"policy.{group.name}"
         super().__init__(group, trainer, backend, seed)

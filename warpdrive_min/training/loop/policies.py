@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import torch
 
 from warpdrive_min.constants import Constants
 from warpdrive_min.errors import known, require
+from warpdrive_min.tracing import named
 from warpdrive_min.training.config import Member, PolicyConfig, TrainerConfig, present
 from warpdrive_min.training.loop.rollout import Observation, RolloutBuffer, empty_observation
 from warpdrive_min.training.models.normalisation import Moments, normalisers
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from warpdrive_min.env_wrapper import EnvWrapper
     from warpdrive_min.sampler import CUDASampler
     from warpdrive_min.training.loop.arrays import AgentArrays
+    from warpdrive_min.training.loop.gathered import GatheredRollout
 
 Tensors = dict[str, torch.Tensor]
 _UNKNOWN: Final = object()
@@ -70,6 +73,8 @@ class PolicyGroup:
     """Networks by part: ``model`` or ``actor``, and ``critic``.
     The first offers ``act(observations) -> head``."""
     buffer: RolloutBuffer | None = None
+    gathered: GatheredRollout | None = field(default=None, repr=False)
+    """Rollout over all ranks, in exact training; None: ranks learn from their own."""
     algorithm: Algorithm | None = None
     """Learning algorithm; None: the policy only acts."""
     is_direct: bool = False
@@ -97,6 +102,20 @@ class PolicyGroup:
             if isinstance(self.acting, Recurrent)
             else None
         )
+
+    @property
+    def batch(self) -> RolloutBuffer | None:
+        """Rollout to learn from; None if the policy does not learn."""
+        return self.buffer if self.gathered is None else self.gathered.everyone
+
+    def learn(self) -> None:
+        """Compute returns, update weights and merge moments; enqueues, capturable."""
+        if self.buffer is None or self.algorithm is None:
+            return
+        batch = self.buffer if self.gathered is None else named(f"gather of {self.name}", self.gathered.gather)()
+        named(f"returns of {self.name}", self.algorithm.compute_returns)(batch)
+        named(f"update of {self.name}", self.algorithm.update)(batch)
+        self.update_normalisers(batch)
 
     @property
     def agents(self) -> tuple[Hashable, ...]:
@@ -223,12 +242,13 @@ class PolicyGroup:
     def update_normalisers(self, buffer: RolloutBuffer) -> None:
         """Merge a rollout's observations into the moments of the models; enqueues."""
         of_observations: Moments | None = None
+        moments_of = Moments.of if self.exact is None else partial(Moments.exactly, exact=self.exact)
         for part, model in self.models.items():
             layers = normalisers(model)
             if part == "critic" and buffer.global_states is not None and layers:
-                moments = Moments.of(buffer.global_states[:-1].flatten(0, -2))
+                moments = moments_of(buffer.global_states[:-1].flatten(0, -2))
             elif layers:
-                moments = of_observations = of_observations or Moments.of(
+                moments = of_observations = of_observations or moments_of(
                     self._rows_of_observations(buffer.observations[:-1])
                 )
             for layer in layers:
@@ -402,12 +422,16 @@ class ActionSampler:
         )
         if self._scales is None:
             return
-        log_std = self._scales.detach()[:, None, None]
+        scales, exact = self._scales.detach(), self.groups[0].exact
+        if exact is None:
+            width, log_width = scales.exp(), scales.sum(-1)
+        else:
+            width, log_width = exact.exp(scales), reduce(torch.add, scales.unbind(-1))
         actions, heads, log_probs = (
             by_member(each, self._n_members, 0) for each in (self._actions, self._head, self.log_prob)
         )
-        actions.mul_(log_std.exp()).add_(heads)
-        log_probs.sub_(log_std.sum(-1))
+        actions.mul_(width[:, None, None]).add_(heads)
+        log_probs.sub_(log_width[:, None, None])
 
 
 def action_samplers(

@@ -12,7 +12,7 @@ import torch
 from warpdrive_min.kernels import maths_numpy
 
 
-def initialise(model: torch.nn.Module, method: str | None, seed: Sequence[int]) -> None:
+def initialise(model: torch.nn.Module, method: str | None, seed: Sequence[int], member: int | None = None) -> None:
     """Draw initial weights by a method of `FullyConnected`'s table.
 
     They are uniform like torch's and Xavier's, or orthogonal. Orthogonal rows or columns come from Gaussian ones, in
@@ -22,24 +22,28 @@ def initialise(model: torch.nn.Module, method: str | None, seed: Sequence[int]) 
         model: Model on any device.
         method: `ModelConfig.init_method`.
         seed: Seed of the random numbers.
+        member: Number of the member whose weights to draw, in networks of a population; None: an ordinary network.
     """
     draws = np.random.Generator(np.random.Philox(np.random.SeedSequence(seed)))
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.Linear):
             sizes = getattr(module, "sizes", [module.out_features])
-            gain = {"policy_head": 0.01, "vf_head": 1.0}.get(name, math.sqrt(2))
-            weights = [_initial(draws, method, size, module.in_features, gain) for size in sizes]
-            limit = 0.0 if method == "orthogonal" else 1 / math.sqrt(module.in_features)
+            gains = {"policy_head": 0.01, "vf_head": 1.0}
+            gain = gains.get(name.rpartition(".")[2], getattr(module, "gain", math.sqrt(2)))
+            limit = 1 / math.sqrt(getattr(module, "fan", module.in_features))
+            weights = [_initial(draws, method, size, module.in_features, gain, limit) for size in sizes]
+            limit = 0.0 if method == "orthogonal" else limit
             biases = _uniform(draws, (module.out_features,), limit)
             with torch.no_grad():
-                module.weight.copy_(torch.from_numpy(np.concatenate(weights)))
-                module.bias.copy_(torch.from_numpy(biases))
+                own = ... if member is None else member
+                module.weight[own].copy_(torch.from_numpy(np.concatenate(weights)))
+                module.bias[own].copy_(torch.from_numpy(biases))
 
 
-def _initial(draws: np.random.Generator, method: str | None, n_out: int, n_in: int, gain: float) -> Any:
+def _initial(draws: np.random.Generator, method: str | None, n_out: int, n_in: int, gain: float, limit: float) -> Any:
     if method == "orthogonal":
         return (_orthogonal(draws, n_out, n_in) * gain).astype(np.float32)
-    return _uniform(draws, (n_out, n_in), math.sqrt(6 / (n_in + n_out)) if method == "xavier" else 1 / math.sqrt(n_in))
+    return _uniform(draws, (n_out, n_in), math.sqrt(6 / (n_in + n_out)) if method == "xavier" else limit)
 
 
 def _uniform(draws: np.random.Generator, shape: tuple[int, ...], limit: float) -> Any:

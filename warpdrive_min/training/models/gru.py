@@ -22,6 +22,7 @@ from warpdrive_min.training.models.parts import (
     Trunk,
     check_shape,
     initialise,
+    linear,
     over,
     probe,
 )
@@ -61,12 +62,12 @@ class GRU(Recurrent):
     def head(self, states: Tensor) -> Tensor:
         """Return the head."""
         mine = states[..., : self.policy_head.in_features]
-        return self.policy_head.bound(self.policy_head(mine))
+        return self.policy_head.bound(linear(self.policy_head, mine, self.policy_head.exact))
 
     def value(self, states: Tensor) -> Tensor:
         """Return the value."""
-        mine: Tensor = self.vf_head(states[..., -self.vf_head.in_features :])
-        return mine.squeeze(-1)
+        mine = states[..., -self.vf_head.in_features :]
+        return linear(self.vf_head, mine, self.units.fc.exact).squeeze(-1)
 
     def delete_value_head(self) -> None:
         """Delete the value head, and its layers and units if separate."""
@@ -103,8 +104,13 @@ class GatedUnits(nn.Module):
         return torch.stack(states, 1)
 
     def _step(self, inputs: Tensor, state: Tensor) -> Tensor:
-        n = 2 * state.shape[-1]
-        hidden = self.hidden(state).float()
+        n, exact = 2 * state.shape[-1], self.fc.exact
+        hidden = linear(self.hidden, state, exact).float()
+        if exact is not None:  # without torch's functions, and without fused multiply-add
+            gates = exact.tanh((inputs[..., :n] + hidden[..., :n]) * 0.5) * 0.5 + 0.5  # the sigmoid
+            reset, update = gates.chunk(2, -1)
+            candidate = exact.tanh(inputs[..., n:] + reset * hidden[..., n:])
+            return candidate + update * (state - candidate)
         reset, update = torch.sigmoid(inputs[..., :n] + hidden[..., :n]).chunk(2, -1)
         candidate = torch.tanh(torch.addcmul(inputs[..., n:], reset, hidden[..., n:]))
         return torch.lerp(candidate, state, update)
@@ -117,12 +123,12 @@ class Gates(nn.Linear):
     """Gain of orthogonal initial weights."""
 
     def __init__(self, n_inputs: int, n_units: int) -> None:
-        self.sizes = [n_units] * 3
+        self.sizes, self.fan = [n_units] * 3, n_units
         super().__init__(n_inputs, sum(self.sizes))
 
     def reset_parameters(self) -> None:
         """Draw weights and biases, uniform within ``1 / sqrt(units)``."""
-        bound = 1 / math.sqrt(self.sizes[0])
+        bound = 1 / math.sqrt(self.fan)
         for parameter in self.parameters():
             nn.init.uniform_(parameter, -bound, bound)
 

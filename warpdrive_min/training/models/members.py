@@ -81,6 +81,14 @@ class Members(nn.Module):
         (value,) = self._call("value", observations)
         return value
 
+    @property
+    def _numbers(self) -> range:
+        return range(self.n_members)
+
+    @property
+    def _is_exact(self) -> bool:
+        return any(trunk.exact is not None for trunk in trunks_and_heads(self.members)[0])
+
     def _call(self, method: str, observations: Tensor) -> tuple[Tensor, ...]:
         asked = self._method_call[0]
         state = {**dict(asked.named_parameters()), **dict(asked.named_buffers())}
@@ -92,7 +100,12 @@ class Members(nn.Module):
             return outputs
 
         # Flatten to one axis of rows: with more axes, the product would be a batch of small ones
-        outputs = vmap(of_one)(state, rows.flatten(1, -2))
+        rows_of_each = rows.flatten(1, -2)
+        if self._is_exact:  # exact kernels take one network
+            each = (of_one({name: tensor[m] for name, tensor in state.items()}, rows_of_each[m]) for m in self._numbers)
+            outputs = tuple(map(torch.stack, zip(*each, strict=True)))
+        else:
+            outputs = vmap(of_one)(state, rows_of_each)
         shaped = (output.unflatten(1, rows.shape[1:-1]) for output in outputs)
         return tuple(output.movedim(0, axis).flatten(axis, axis + 1) for output in shaped)
 

@@ -8,7 +8,7 @@ Source: Chan, Golub, LeVeque 1983, "Algorithms for computing the sample variance
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 import torch
 from torch import nn
@@ -23,6 +23,14 @@ EPSILON: Final = 1e-8
 """Added to the variance."""
 FIRST_COUNT: Final = 1e-4
 """Weight of the initial mean 0 and variance 1, in rows."""
+
+
+class ExactMoments(Protocol):
+    """Kernels with one order of operations, as in `paths.exact.exact.Exact`."""
+
+    def moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the mean and the variance of rows (n, ...), (...) each."""
+        ...
 
 
 class Moments(NamedTuple):
@@ -40,6 +48,12 @@ class Moments(NamedTuple):
         """Return the moments of ``(n_rows, ...)``, equally many on each rank; enqueues."""
         variance, mean = torch.var_mean(rows, 0, correction=0)
         return cls.over_ranks(mean, variance, len(rows))
+
+    @classmethod
+    def exactly(cls, rows: Tensor, exact: ExactMoments) -> Moments:
+        """Return the moments of the rows of all ranks, ``(n_rows, ...)``; enqueues."""
+        mean, variance = exact.moments(rows)
+        return cls(mean.double(), variance.double(), len(rows))
 
     @classmethod
     def over_ranks(cls, mean: Tensor, variance: Tensor, n_rows: int) -> Moments:
@@ -74,7 +88,7 @@ class RunningMoments(nn.Module):
         n_rows: int | Tensor = new.n_rows if stopped is None else new.n_rows * ~stopped
         total = self.count + n_rows
         is_taken = (new.mean + new.variance).isfinite().view(*total.shape, -1).all(-1)
-        share = torch.where(is_taken, n_rows / total, 0.0)
+        share = torch.where(is_taken, total.reciprocal() * n_rows, 0.0)
         self.count.copy_(torch.where(is_taken, total, self.count))
         axes = share.shape + (1,) * (new.mean.dim() - share.dim())
         share, is_taken = share.view(axes), is_taken.view(axes)

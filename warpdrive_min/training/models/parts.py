@@ -249,6 +249,14 @@ class ExactLayers(Protocol):
         ...
 
 
+def linear(layer: nn.Linear, inputs: Tensor, exact: ExactLayers | None) -> Tensor:
+    """Return the outputs of one layer, by exact kernels if given."""
+    if exact is None:
+        outputs: Tensor = layer(inputs)
+        return outputs
+    return exact.perceptron(inputs, [layer.weight, layer.bias], "relu")  # the last layer has no activation
+
+
 class PolicyHead(nn.Linear):
     """Linear layer for all action types: concatenated logits, or bounded means.
 
@@ -336,17 +344,22 @@ class Trunk(nn.Sequential):
         if isinstance(inputs, SharedRows):
             return self._shared_outputs(inputs, weight, bias)
         if self.exact is not None:
-            return self.exact.perceptron(inputs, [*self.parameters(), weight, bias], self.activation)
+            return self.exact.perceptron(self._seen(inputs), [*self.parameters(), weight, bias], self.activation)
         kernel = self._kernel(inputs.device, self.layers(len(bias)))
         if kernel is None:
             return nn.functional.linear(self(inputs), weight, bias)
-        seen = self.normaliser(inputs) if "normaliser" in self._modules else inputs
+        seen = self._seen(inputs)
         precision, rows = present(seen.device), seen.reshape(-1, seen.shape[-1]).float()
         name = in_kernels(self.activation, precision, seen.device)
         outputs = kernel(rows, (*self.parameters(), weight, bias), name, precision)
         return outputs.view(*seen.shape[:-1], len(bias))
 
     under = renamed("under", "head_outputs")
+
+    def _seen(self, inputs: Tensor) -> Tensor:
+        """Return the inputs of the first layer."""
+        seen: Tensor = self.normaliser(inputs) if "normaliser" in self._modules else inputs
+        return seen
 
     def _kernel(self, device: torch.device, layers: Layers) -> Callable[..., Tensor] | None:
         """Return the kernel of all layers, or None for torch.

@@ -276,7 +276,7 @@ PATHS: Final[dict[str, tuple[Path, ...]]] = {
     "learning": (
         Path("one pass, in Triton", (NO_CRITIC, NOT_EXACT, triton, two_layers, *ON_CHIP), _in_triton),
         Path("one pass, in C++", (NO_CRITIC, *IN_CPP), _in_cpp),
-        Path("one pass, exactly", (EXACT, NO_CRITIC, ALL_ROWS, exact_learning.fits), _exactly),
+        Path("one pass, exactly", (EXACT, NO_CRITIC, ALONE, ALL_ROWS, exact_learning.fits), _exactly),
         LOSS_KERNEL,
         EXACT_KERNELS,
         TORCH,

@@ -16,6 +16,8 @@ from warpdrive_min.training.algorithms import losses
 from warpdrive_min.training.algorithms.actor_critic import A2C, PPO, ActorCriticAlgorithm, Rows, Within
 from warpdrive_min.training.loop.rollout import RolloutBuffer
 from warpdrive_min.training.models.parts import by_member
+from warpdrive_min.training.paths.exact.exact import Exact
+from warpdrive_min.training.paths.fused.loss import LossRule, Minibatch
 
 Tensor = torch.Tensor
 
@@ -71,6 +73,8 @@ class _OfMembers(ActorCriticAlgorithm):
 
     def normalise(self, values: Tensor, weights: Tensor | None) -> Tensor:
         """Normalise (members, ...) separately for each member."""
+        if self._exact is not None:
+            return torch.stack([self._exact.normalise(of_one) for of_one in values])
         return losses.normalise(values, per_row=True)
 
     def normalised_returns(self) -> Tensor:
@@ -82,6 +86,42 @@ class _OfMembers(ActorCriticAlgorithm):
     def _log_std(self) -> Tensor | None:
         log_std: Tensor | None = self.model.log_std
         return None if log_std is None else log_std[:, None, None]
+
+    @cached_property
+    def _rules(self) -> list[LossRule]:
+        """Loss of each member, with numbers that exact kernels compile in."""
+        (n_members,), rule = self.shape, self._rule
+        clip = torch.as_tensor(rule.clip_param, dtype=torch.float32).flatten().expand(n_members).tolist()
+        return [
+            rule._replace(
+                vf_loss_coeff=rule.vf_loss_coeff[index], entropy_coeff=rule.entropy_coeff[index], clip_param=clip[index]
+            )
+            for index in range(n_members)
+        ]
+
+    def prepare(self, buffer: RolloutBuffer) -> None:
+        """Prepare launches, and read the members' settings, which synchronises."""
+        super().prepare(buffer)
+        self._rules  # noqa: B018
+
+    def _exact_loss(
+        self, exact: Exact, head: Tensor, values: Tensor, rows: Minibatch, total: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        log_std: Tensor | None = self.model.log_std
+        found = [
+            exact.loss(
+                self._space,
+                head[index],
+                values[index],
+                Minibatch(*(None if each is None else each[index] for each in rows)),  # type: ignore[arg-type]
+                rule,
+                total,
+                None if log_std is None else log_std[index],
+            )
+            for index, rule in enumerate(self._rules)
+        ]
+        loss, terms = zip(*found, strict=True)
+        return torch.stack(loss), torch.stack(terms, -1)
 
     def _sum(self, term: Tensor, weights: Tensor | None) -> Tensor:
         return term.flatten(1).sum(1)

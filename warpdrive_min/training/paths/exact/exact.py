@@ -7,7 +7,8 @@ elementwise operations that IEEE 754 rounds in one way.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -17,8 +18,9 @@ from torch.autograd.function import once_differentiable
 from warpdrive_min.errors import require
 from warpdrive_min.function_manager import KERNELS, CUDAFunctionManager
 from warpdrive_min.tracing import named
-from warpdrive_min.training.paths.exact.layers import THREADS, Layers, order, parts_of
+from warpdrive_min.training.paths.exact.layers import THREADS, Layers, Share, order, share_of
 from warpdrive_min.training.paths.fused.loss import EPSILON, GivenGradients, LossRule, Minibatch
+from warpdrive_min.training.ranks import World
 
 if TYPE_CHECKING:
     from warpdrive_min.backends.base import Argument, Backend, Constant
@@ -45,15 +47,18 @@ class Exact:
 
     Args:
         backend: `host` or `pycuda`.
+        world: Ranks that share sums over rows.
 
     Raises:
         ConfigError: The backend does not run CUDA C.
     """
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, world: World | None = None) -> None:
         rule, do = "exact training has kernels in CUDA C", "use backend host or pycuda"
         require(backend.language == "cuda_c", "run config trainer.exact", rule, backend.name, do)
-        self._backend = backend
+        self._backend, self.world = backend, world or World()
+        self._share: Share | None = None
+        """This rank's rows of all sums over rows; None: it has all rows."""
         self._functions = self._load("exact.cu", {})
         self._managers: dict[tuple[Any, ...], CUDAFunctionManager] = {}
         self._orders: dict[Layers, Tensor | None] = {}
@@ -85,6 +90,8 @@ class Exact:
         given: Mapping[str, Argument],
         shape: tuple[int, int] | None = None,
     ) -> None:
+        if n_items == 0:  # of a rank without rows
+            return
         rule, do = "an array has at most 2^31 - 1 numbers", "lower trainer.max_rows"
         require(n_items < 2**31, "exact", rule, n_items, do)
         kernel, values = functions.kernel(name), {**given, "n_envs": n_items}
@@ -102,6 +109,42 @@ class Exact:
         The source is compiled on first use.
         """
         self._run(self._manager(source, constants), name, shape[0], given, shape)
+
+    # -------------------------------------------------------------- ranks
+
+    def share(self, n_rows: int, together: int = 1) -> Share:
+        """Return this rank's share of rows; ``together`` rows stay on one rank."""
+        return share_of(n_rows, self.world.rank, self.world.size, together)
+
+    @contextlib.contextmanager
+    def sharing(self, share: Share) -> Iterator[None]:
+        """Complete all sums over this rank's rows by those of the other ranks.
+
+        Each rank sums fixed blocks of rows. Blocks of all ranks are gathered and added in their order, so that sums do
+        not depend on the number of ranks.
+        """
+        self._share = share
+        try:
+            yield
+        finally:
+            self._share = None
+
+    def whole(self, rows: Tensor, share: Share) -> Tensor:
+        """Return all rows (rows, ...) from the ranks' shares; enqueues."""
+        return self._gathered(rows, share.most_rows, share.n_rows)
+
+    def _gathered(self, own: Tensor, most: int, total: int) -> Tensor:
+        if self.world.size == 1:
+            return own
+        padded = own.new_zeros(most, *own.shape[1:])
+        padded[: len(own)] = own
+        return self.world.everyone(padded).flatten(0, 1)[:total]
+
+    def _parts_of(self, n_rows: int) -> tuple[int, int]:
+        """Return the number of this rank's parts of a sum over rows, and rows per part."""
+        share = share_of(n_rows) if self._share is None else self._share
+        assert share.stop - share.start == n_rows, "all sums are over the same rows"
+        return share.n_parts, share.rows_of_a_part
 
     # -------------------------------------------------------------- networks
 
@@ -147,7 +190,7 @@ class Exact:
     ) -> tuple[list[Tensor], Tensor | None]:
         """Return a small network's gradients of weights, biases and optionally inputs."""
         weights = network.weights
-        parts = x.new_empty(parts_of(len(x))[0], sum(each.numel() for each in weights))
+        parts = x.new_empty(self._parts_of(len(x))[0], sum(each.numel() for each in weights))
         d_x = torch.empty_like(x) if of_inputs else None
         given = {"d_out": d_out, "parts": parts, "d_x": x if d_x is None else d_x}
         self._over_rows("pass_back", x, network, of_inputs=of_inputs, **given)
@@ -155,7 +198,7 @@ class Exact:
         return [each.view(like.shape) for each, like in zip(gradients, weights, strict=True)], d_x
 
     def _over_rows(self, name: str, x: Tensor, network: Small, *, of_inputs: bool = False, **given: Tensor) -> None:
-        n_parts, of_a_part = parts_of(len(x))
+        n_parts, of_a_part = self._parts_of(len(x))
         how = {"THREADS": THREADS, "OF_INPUTS": of_inputs, "IS_TANH": network.activation == ACTIVATIONS["tanh"]}
         constants = {**Layers.of(network.weights).constants(), **how}
         arguments: dict[str, Argument] = {"x": x, "weights": network.packed, **given}
@@ -187,22 +230,27 @@ class Exact:
     def linear_weights(self, d_out: Tensor, x: Tensor) -> Tensor:
         """Return the gradient of a layer's weights, (outputs, inputs)."""
         n_rows, n_in, n_out = len(x), x.shape[1], d_out.shape[1]
-        n_parts, of_a_part = parts_of(n_rows)
+        n_parts, of_a_part = self._parts_of(n_rows)
         parts = x.new_empty(n_parts, n_out, n_in)
         sizes = {"n_in": n_in, "n_out": n_out, "n_rows": n_rows, "rows_of_a_part": of_a_part}
         self.launch("linear_weights", parts.numel(), d_out=d_out, x=x, parts=parts, **sizes)
-        return self.sum_parts(parts.view(n_parts, -1)).view(n_out, n_in)
+        return self.sum_parts(parts.flatten(1)).view(n_out, n_in)
 
     def column_sums(self, x: Tensor) -> Tensor:
         """Return the column sums of (rows, columns), (columns,)."""
-        (n_rows, n_columns), (n_parts, of_a_part) = x.shape, parts_of(len(x))
+        (n_rows, n_columns), (n_parts, of_a_part) = x.shape, self._parts_of(len(x))
         parts = x.new_empty(n_parts, n_columns)
         sizes = {"n_columns": n_columns, "n_rows": n_rows, "rows_of_a_part": of_a_part}
         self.launch("part_sums", parts.numel(), x=x, parts=parts, **sizes)
         return self.sum_parts(parts)
 
     def sum_parts(self, parts: Tensor) -> Tensor:
-        """Return the sums of (parts, columns) in the order of the parts, (columns,)."""
+        """Return the sums of (parts, columns) in the order of the parts, (columns,).
+
+        Parts are those of all ranks that share the rows.
+        """
+        if self._share is not None:
+            parts = self._gathered(parts, self._share.most_parts, self._share.all_parts)
         n_parts, n_columns = parts.shape
         out = parts.new_empty(n_columns)
         self.launch("add_parts", n_columns, parts=parts, out=out, n_columns=n_columns, n_parts=n_parts)
@@ -212,6 +260,13 @@ class Exact:
         """Apply an activation to each number."""
         out = torch.empty_like(x)
         self.launch("activate", x.numel(), x=x, out=out, activation=activation)
+        return out
+
+    def exp(self, x: Tensor) -> Tensor:
+        """Return the exponentials, without a gradient."""
+        x = x.contiguous()
+        out = torch.empty_like(x)
+        self.launch("exponentials", x.numel(), x=x, out=out)
         return out
 
     def activation_gradient(self, d_out: Tensor, y: Tensor, activation: int) -> Tensor:
@@ -235,22 +290,34 @@ class Exact:
         error = x - target
         return self.mean(error * error)
 
-    def normalise(self, x: Tensor) -> Tensor:
+    def normalise(self, x: Tensor, weights: Tensor | None = None) -> Tensor:
         """Return ``(x - mean) / (std + 1e-10)`` over all numbers, with the unbiased std.
 
-        A single number becomes 0.
+        A single number becomes 0. Weights of 0 exclude numbers from mean and std; they broadcast to ``x``.
         """
+        if weights is not None:
+            return self._normalise_some(x, weights.expand_as(x))
         _, deviation, sum_of_squares = self._deviations(x)
         n, out = x.numel(), torch.empty_like(deviation)
         given = {"deviation": deviation, "sum_of_squares": sum_of_squares, "out": out}
         self.launch("standardise", n, **given, n=float(n - min(1, n - 1)), epsilon=EPSILON)
         return out
 
+    def _normalise_some(self, x: Tensor, weights: Tensor) -> Tensor:
+        n = weights.sum(dtype=torch.float64).float()  # a sum of ones, in any order
+        deviation = x - self.column_sums((weights * x).view(-1, 1)) / n.clamp(min=1)
+        sum_of_squares = self.column_sums((weights * (deviation * deviation)).view(-1, 1))
+        variance = sum_of_squares / (n - 1).clamp(min=1)
+        return deviation / (variance.clamp(min=EPSILON**2).sqrt() + EPSILON)
+
     def moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the mean of all numbers and their variance, 0-d each."""
-        total, _, sum_of_squares = self._deviations(x)
-        n = torch.full((), float(x.numel()), device=x.device, dtype=torch.float32)
-        return total[0] / n, sum_of_squares[0] / n
+        """Return the mean and the variance of rows (n, ...), (...) each."""
+        rows = x.reshape(len(x), -1).contiguous()
+        n = torch.full((), float(len(rows)), device=x.device, dtype=torch.float32)
+        mean = self.column_sums(rows) / n
+        deviation = rows - mean
+        variance = self.column_sums(deviation * deviation) / n
+        return mean.view(x.shape[1:]), variance.view(x.shape[1:])
 
     def _deviations(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the sum, the deviations from the mean, and their sum of squares.
@@ -275,7 +342,7 @@ class Exact:
     ) -> tuple[Tensor, Tensor]:
         """Return the loss of a minibatch, 0-d, and its terms, ``(5,)``.
 
-        The loss itself must be differentiated, with respect to head, values and log_std; all rows count.
+        The loss itself must be differentiated, with respect to head, values and log_std.
         """
         assert rows.old_values is not None
         assert rows.advantages is not None
@@ -313,6 +380,12 @@ class Exact:
                 "d_log_std": none if d_log_std is None else d_log_std,
             }
             self._run(functions, "loss", n, given)
+            if rows.weights is not None:
+                counted = rows.weights.view(len(values), *[1] * (values.dim() - 1)).expand_as(values)
+                d_head.mul_(counted[..., None])
+                d_values.mul_(counted)
+                for each in (terms, *([] if d_log_std is None else [d_log_std])):
+                    each.mul_(counted.reshape(-1, 1))
             means = self.column_sums(terms) / total
             loss = means[0] + rule.vf_loss_coeff * means[1] - rule.entropy_coeff * means[2]
             return loss, means, d_head, d_values, None if d_log_std is None else self.column_sums(d_log_std)

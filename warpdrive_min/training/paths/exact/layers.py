@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -107,10 +108,53 @@ def _for_cpu(weights: Indices, biases: Indices, zero: int) -> list[Indices]:
     return [filled(weights.T), filled(biases), filled(weights)]
 
 
-def parts_of(n_rows: int) -> tuple[int, int]:
-    """Return the number of parts of a sum over rows, and rows per part.
+@dataclass(frozen=True)
+class Share:
+    """Consecutive rows of a sum over rows, on one of several ranks.
 
-    The last part may have fewer rows.
+    Parts of a sum depend only on the number of all rows; each is on one rank.
+    """
+
+    n_rows: int
+    """Number of rows on all ranks."""
+    rows_of_a_part: int
+    """Rows of each part but the last, which may have fewer."""
+    most_rows: int
+    """Rows of a rank, except the last ones, which may have fewer."""
+    start: int
+    """First row of this rank."""
+
+    @property
+    def stop(self) -> int:
+        """End of this rank's rows."""
+        return min(self.start + self.most_rows, self.n_rows)
+
+    @property
+    def n_parts(self) -> int:
+        """Number of this rank's parts."""
+        return -(-(self.stop - self.start) // self.rows_of_a_part)
+
+    @property
+    def most_parts(self) -> int:
+        """Number of parts of ``most_rows``."""
+        return -(-self.most_rows // self.rows_of_a_part)
+
+    @property
+    def all_parts(self) -> int:
+        """Number of parts on all ranks."""
+        return -(-self.n_rows // self.rows_of_a_part)
+
+
+def share_of(n_rows: int, rank: int = 0, n_ranks: int = 1, together: int = 1) -> Share:
+    """Return a rank's share of a sum over rows.
+
+    Args:
+        n_rows: Number of rows on all ranks.
+        rank: Number of the rank.
+        n_ranks: Number of ranks.
+        together: Consecutive rows that stay on one rank; divides ``n_rows``.
     """
     of_a_part = max(ROWS_OF_A_PART, -(-n_rows // MOST_PARTS))
-    return -(-n_rows // of_a_part), of_a_part
+    unit = math.lcm(of_a_part, together)
+    most = math.ceil(math.ceil(n_rows / unit) / n_ranks) * unit
+    return Share(n_rows, of_a_part, most, min(rank * most, n_rows))

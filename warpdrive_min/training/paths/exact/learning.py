@@ -16,7 +16,7 @@ import torch
 
 from warpdrive_min.perceptron import Packed, Perceptron, why_no_kernel
 from warpdrive_min.training.paths.exact.exact import Exact, loss_constants
-from warpdrive_min.training.paths.exact.layers import SHARED_BYTES, THREADS, WIDEST, Indices, Layers, order, parts_of
+from warpdrive_min.training.paths.exact.layers import SHARED_BYTES, THREADS, WIDEST, Indices, Layers, order
 from warpdrive_min.training.paths.facts import Facts, rule
 from warpdrive_min.training.paths.fused.loss import N_TERMS, Learned, Rows
 from warpdrive_min.training.paths.fused.network import offset_of
@@ -120,21 +120,24 @@ class ExactLearning:
             "total": total,
         }
         for first in range(0, self._n_items, self._at_once):
-            n_rows = min(self._at_once, self._n_items - first)
-            n_parts, rows_of_a_part = parts_of(n_rows)
-            parts = self._gradient.new_empty(n_parts, self._constants["N_COLUMNS"])
+            share = self._exact.share(min(self._at_once, self._n_items - first))
+            parts = self._gradient.new_empty(share.n_parts, self._constants["N_COLUMNS"])
             of_rows: dict[str, Argument] = {
                 "parts": parts,
-                "first": first,
-                "n_rows": n_rows,
-                "rows_of_a_part": rows_of_a_part,
+                "first": first + share.start,
+                "n_rows": share.stop - share.start,
+                "rows_of_a_part": share.rows_of_a_part,
             }
             for sizes, packed in self._passes:
                 packed.pack()
                 given = {**self._given, **chosen, **of_rows, "weights": packed.numbers}
                 constants = {**self._constants, **sizes, **how}
-                self._exact.launch_blocks("exact_learn.cu", constants, "learn", (n_parts, THREADS), **given)
-            sums = self._exact.sum_parts(parts)
+                self._exact.launch_blocks("exact_learn.cu", constants, "learn", (share.n_parts, THREADS), **given)
+            with self._exact.sharing(share):
+                sums = self._exact.sum_parts(parts)
+            if values is not None and self._exact.world.size > 1:
+                items = values.view(-1)[first : first + share.n_rows]
+                items.copy_(self._exact.whole(items[share.start : share.stop], share))
             gradient, terms = sums[:-N_TERMS], sums[-N_TERMS:] / total
             if first:
                 self._gradient.add_(gradient)
