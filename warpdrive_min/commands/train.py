@@ -138,12 +138,12 @@ def train(
         cache.report_with = say
     with report_errors(), contextlib.ExitStack() as at_end:
         at_end.callback(numba_server.stop)
-        plan = _plan(env, config, _given(settings or [], seed, n_gpus, population), resume, results_dir)
+        plan = make_plan(env, config, _given(settings or [], seed, n_gpus, population), resume, results_dir)
         run = plan.run_config
         made = make_environment(plan.env_name, run.env, "train")
         is_chosen = resume is not None or "trainer.env_backend" in read_settings(settings or [], "train.set")
         chosen = backend or (run.trainer.env_backend if is_chosen else first_available(made, "train"))
-        run = _with(run, {"trainer.env_backend": chosen})
+        run = with_settings(run, {"trainer.env_backend": chosen})
         if chosen == "numba":
             numba_server.start()
         is_on_cpu, is_shown = chosen in ("host", "cpu"), not (quiet or explain or is_rank())
@@ -168,7 +168,7 @@ def train(
         kind = Trainer if size is None else PopulationTrainer
         if trace is not None:
             require_writable(trace, "--trace", is_file=True)
-            run = _with(run, _unfused(run)) if unfused else run
+            run = with_settings(run, unfused_settings(run)) if unfused else run
             with tracing.ranges():
                 trainer = kind(make_wrapper(run.trainer.num_envs * (size or 1)), run, verbose=False)
                 _trace(trainer, plan, trace, iterations or tracing.N_RUNS, is_fused=not unfused)
@@ -244,9 +244,14 @@ def _given(settings: list[str], seed: int | None, n_gpus: int | None, population
     return read_settings(settings, "train.set") | {key: value for key, value in options.items() if value is not None}
 
 
-def _plan(
+def make_plan(
     env: str | None, config: Path | None, given: Mapping[str, Any], resume: str | None, results_dir: str | None
 ) -> Plan:
+    """Return the command line's plan.
+
+    Raises:
+        WarpDriveError: An argument breaks a rule, or a file cannot be used.
+    """
     name = None if env is None else given_environment(env, "train.env")
     found = None if resume in (None, LATEST) else find_checkpoint(resume)
     if config is not None:
@@ -256,9 +261,9 @@ def _plan(
     elif name is not None and found is None:
         run = RunConfig.load(run_config_path(name))
     if resume == LATEST:
-        found = _latest(_with(run, given), results_dir)
+        found = _latest(with_settings(run, given), results_dir)
     if found is None:
-        return Plan(name or environment_name(run.name, "train.config"), _with(run, given), None, results_dir)
+        return Plan(name or environment_name(run.name, "train.config"), with_settings(run, given), None, results_dir)
     seed = given.get("trainer.seed")
     require(seed is None, "train.seed", "a resumed run keeps its seed", seed, "leave it out")
     _, header = checkpoint.load(found)
@@ -271,14 +276,14 @@ def _plan(
         run = header.config
     else:  # keep the run's backend: the file's may not run here
         given = {"trainer.env_backend": header.config.trainer.env_backend, **given}
-    run, n_gpus = _with(run, given), header.environment["ranks"]
+    run, n_gpus = with_settings(run, given), header.environment["ranks"]
     rule = f"a resumed run keeps its number of GPUs, {n_gpus:,}"
     require(is_rank() or run.trainer.num_gpus == n_gpus, "train.gpus", rule, run.trainer.num_gpus, "leave it out")
     folder = str(found.parent.parent.resolve()) if found.parent.name == checkpoint.FOLDER else None
     return Plan(name, run, found, results_dir if resume != LATEST and results_dir else folder)
 
 
-def _with(run: RunConfig, given: Mapping[str, Any]) -> RunConfig:
+def with_settings(run: RunConfig, given: Mapping[str, Any]) -> RunConfig:
     """Return a run config with some values replaced, by dotted key.
 
     Raises:
@@ -439,7 +444,7 @@ def _explain(trainer: Trainer, plan: Plan) -> None:
 # ------------------------------------------------------------------ trace
 
 
-def _unfused(run: RunConfig) -> dict[str, Any]:
+def unfused_settings(run: RunConfig) -> dict[str, Any]:
     """Return settings that replace fused kernels by separate ones, by dotted key."""
     off = dict.fromkeys(("fused_rollout", "shared_observations", "kept_passes"), False)
     models = {

@@ -1,0 +1,55 @@
+"""Fragile, whose results depend on memory or on the order of threads, if a fault is planted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from warpdrive_min import CUDAEnvironmentContext, DataFeed
+from warpdrive_min.environment import trainer_arrays
+from warpdrive_min.spaces import Discrete
+
+FAULTS: Final = ("none", "no barrier", "sum in any order", "shared memory", "array", "last writer")
+
+
+class Fragile(CUDAEnvironmentContext):
+    """Agents move, see their neighbour, and share the sum of their places.
+
+    Args:
+        fault: One of `FAULTS`.
+        threads: The kernels have a thread for each agent.
+    """
+
+    name, num_agents, episode_length = "Fragile", 5, 6
+
+    def __init__(self, fault: str = "none", *, threads: bool = False) -> None:
+        super().__init__()
+        self.fault = fault
+        source = "fragile_threads.cu" if threads else "fragile.cu"
+        self.kernel_sources = {"cuda_c": Path(__file__).with_name(source)}
+        self.action_space = dict.fromkeys(range(5), Discrete(2))
+
+    def get_constants(self) -> dict[str, Any]:
+        return {"FAULT": FAULTS.index(self.fault)}
+
+    def get_data_dictionary(self) -> DataFeed:
+        feed = DataFeed()
+        feed.add_data("place", np.zeros(5, np.float32), per_env=True)
+        wind = np.empty(5, np.float32)
+        if self.fault != "array":
+            wind[:] = 1.0
+        feed.add_data("wind", wind, per_env=True)
+        feed.add_data("leader", np.zeros((), np.int32), per_env=True)
+        return feed
+
+    def get_tensor_dictionary(self) -> DataFeed:
+        return trainer_arrays(5, 2)
+
+    def reset(self) -> dict[int, Any]:
+        return {agent: np.zeros(2, np.float32) for agent in self.action_space}
+
+    def step(self, actions: Any = None) -> None:
+        assert actions is None
+        self.cuda_step()
