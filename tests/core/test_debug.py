@@ -44,7 +44,10 @@ def fault_of(fault, change, backend="host", *, threads=False, is_located=True):
 
 @pytest.mark.parametrize("threads", [False, True])
 def test_planted_fault_is_located(threads):
-    """Each fault is found in the step, at its first array; without a fault all changes are equal."""
+    """Each fault is found in the step, at its first array.
+
+    Without a fault all changes are equal.
+    """
     found = FOUND_OF_THREADS if threads else FOUND
     for fault, (change, array) in {name: next(iter(each.items())) for name, each in found.items()}.items():
         got = fault_of(fault, change, threads=threads)
@@ -57,7 +60,10 @@ def test_planted_fault_is_located(threads):
 
 
 def test_element_and_both_values_are_named():
-    """An agent before its neighbour's move sees the old place in one order, the new one in the other."""
+    """A fault's text has the element and both runs' values.
+
+    An agent sees its neighbour's old place in one order, the new one in the other.
+    """
     fault = fault_of("no barrier", "order")
     first = EnvWrapper(Fragile("no barrier"), num_envs=3, env_backend="host", exact=True)
     first.reset()
@@ -94,7 +100,7 @@ MEMORY = Change(name="memory", what="", hint="", second=Setting(filling=1))
 
 
 def test_uninitialised_tensor_of_torch_is_found():
-    """A named part that adds memory which nothing wrote differs; the part before it does not."""
+    """The part of a run that reads unwritten memory is named."""
 
     def advance(result):
         def both():
@@ -230,7 +236,7 @@ def test_bad_input_is_one_line(words, text):
 
 
 def test_kernels_start_with_a_statement():
-    """It stands on the line of the brace; comments, declarations and calls are left alone."""
+    """It stands after the brace of a kernel's definition, on the same line."""
     text = (
         "// WD_KERNEL(a)(int n) {\nWD_KERNEL(b)(int /*)*/ n) // {\n{ f(); }\n__global__ void c(int n);\nvoid d() {}\n"
     )

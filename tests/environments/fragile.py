@@ -1,4 +1,4 @@
-"""Fragile, whose results depend on memory or on the order of threads, if a fault is planted."""
+"""Fragile, with planted races and uninitialised reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Changes of a run that must leave all its bits equal, such as another order of threads."""
+"""Changes of a run that must leave all its bits equal."""
 
 from __future__ import annotations
 
