@@ -23,7 +23,7 @@ from warpdrive_min.commands.environments import (
     report_errors,
     say,
 )
-from warpdrive_min.commands.train import make_plan, unfused_settings, with_settings
+from warpdrive_min.commands.plan import make_plan, unfused_settings, with_settings
 from warpdrive_min.config import MAX_SEED
 from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.errors import known, one_line, require
