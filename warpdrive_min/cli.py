@@ -14,6 +14,7 @@ class Commands(TableGroup):
 
     rows: ClassVar = {
         "validate": Row("warpdrive_min.commands.validate:validate", file_error=2),
+        "debug": Row("warpdrive_min.commands.debug:debug", file_error=2),
         "train": Row("warpdrive_min.commands.train:train"),
         "evaluate": Row("warpdrive_min.commands.evaluate:evaluate"),
         "verify": Row("warpdrive_min.commands.verify:verify", file_error=5),

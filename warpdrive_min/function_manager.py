@@ -417,7 +417,8 @@ class CUDAFunctionManager:
             rule = f"a block has at most {MAX_THREADS} threads"
             require(threads <= MAX_THREADS, f"kernel {kernel.name!r}", rule, threads, error=BindingError)
         launch = kernel.prepare(arguments, blocks, threads)
-        return named(self._range_of(kernel.name), launch)
+        names = (parameter.name for parameter in kernel.parameters)
+        return named(self._range_of(kernel.name), launch, zip(names, arguments, strict=True))
 
     def _range_of(self, name: str) -> str:
         """Return the name of a launch's range."""

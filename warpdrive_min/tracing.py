@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache, wraps
 from pathlib import Path
@@ -20,6 +20,8 @@ Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 Range = Callable[[str], AbstractContextManager[Any]]
 """Returns a context that is a range of a name."""
+Watch = Callable[[str, Callable[..., Any], Iterable[tuple[str, Any]]], Callable[..., Any]]
+"""Returns a function in place of another; takes its name, the function, and its bound arguments by name."""
 
 NVTX_VARIABLE: Final = "WARPDRIVE_MIN_NVTX"
 """Environment variable that turns NVTX ranges on."""
@@ -29,10 +31,21 @@ N_RUNS: Final = 3
 """Runs in a trace."""
 
 _in_trace: Range | None = None
+_watch: Watch | None = None
 
 
-def named(name: str, function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Return a function within a range; without ranges, the function itself."""
+def named(
+    name: str, function: Callable[Parameters, Result], arguments: Iterable[tuple[str, Any]] = ()
+) -> Callable[Parameters, Result]:
+    """Return a function within a range; without ranges, the function itself.
+
+    Args:
+        name: Name of the range.
+        function: Launch, or another part of a run.
+        arguments: Names and values that are bound to the function, for `watched`.
+    """
+    if _watch is not None:
+        return _watch(name, function, arguments)
     make = _in_trace or _nvtx()
     if make is None:
         return function
@@ -63,6 +76,17 @@ def _nvtx() -> Range | None:
         raise ConfigError.of(f"${NVTX_VARIABLE}", rule, os.environ[NVTX_VARIABLE], do) from error
     nvtx_range: Range = nvtx.range
     return nvtx_range
+
+
+@contextmanager
+def watched(watch: Watch) -> Iterator[None]:
+    """Replace launches that are prepared in the block by those that ``watch`` returns."""
+    global _watch
+    before, _watch = _watch, watch
+    try:
+        yield
+    finally:
+        _watch = before
 
 
 @contextmanager

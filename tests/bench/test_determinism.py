@@ -18,6 +18,7 @@ from bench.workloads.determinism import AGAIN, BLOCK, BUSY, CARD, ON_A_CPU, THRE
 from bench.workloads.setups.starts import StartError
 from bench.workloads.setups.trainers import WatchedTrainer
 from tests.bench.builders import metric, record
+from warpdrive_min.agreement.changes import other_blocks
 from warpdrive_min.function_manager import LaunchShape
 
 (SMOKE,) = CASES["determinism"].points("smoke")
@@ -153,12 +154,11 @@ def test_device_must_be_busy(monkeypatch):
         ended.wait()
 
 
-def test_blocks_change(monkeypatch):
+def test_blocks_change():
     """Blocks are halved, and a single warp becomes two."""
-    monkeypatch.setattr(LaunchShape, "of", LaunchShape.of)
     before = [LaunchShape.of(1), LaunchShape.of(1, n_envs=100), LaunchShape.of(5), LaunchShape.of(110)]
-    program.change_blocks()
-    after = [LaunchShape.of(1), LaunchShape.of(1, n_envs=100), LaunchShape.of(5), LaunchShape.of(110)]
+    with other_blocks():
+        after = [LaunchShape.of(1), LaunchShape.of(1, n_envs=100), LaunchShape.of(5), LaunchShape.of(110)]
     assert [(each.threads, each.envs_per_block) for each in before] == [(128, 128), (32, 32), (128, 25), (128, 1)]
     assert [(each.threads, each.envs_per_block) for each in after] == [(64, 64), (64, 64), (64, 12), (64, 1)]
 

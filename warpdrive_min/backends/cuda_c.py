@@ -44,6 +44,7 @@ from warpdrive_min.backends.cuda_source import (
     signatures,
     uses_warp_drive_names,
     whole_text,
+    with_starts,
     write,
 )
 from warpdrive_min.constants import FINAL_OBSERVATIONS
@@ -63,17 +64,24 @@ else:
 # ------------------------------------------------------------------ constants
 
 
+MACROS: dict[str, str] = {}
+"""Macros of every unit, before its constants; `debug` sets them."""
+DELAY: Final = "WD_DELAY"
+"""Macro with the seed of random delays of a GPU's warps."""
+
+
 def prelude(constants: Mapping[str, Constant]) -> str:
     """Return the C++ text before a source: constants, then the core's headers.
 
     Empty tables are omitted, as C++ has no empty arrays.
     """
     present = {name: value for name, value in constants.items() if not isinstance(value, Sequence) or value}
+    macros = [f"#define {name} {value}" for name, value in MACROS.items()]
     lines = [_definition(name, value) for name, value in sorted(present.items())]
     scalars = [line for line in lines if line.startswith("constexpr")]
     tables = [line for line in lines if not line.startswith("constexpr")]
     offset = ["#define WD_ENVS_BEFORE ENVS_BEFORE"] if "ENVS_BEFORE" in constants else []
-    return "\n".join([*scalars, *offset, *_own_headers("core.cuh"), *tables, ""])
+    return "\n".join([*macros, *scalars, *offset, *_own_headers("core.cuh"), *tables, ""])
 
 
 def _own_headers(*names: str) -> list[str]:
@@ -161,8 +169,11 @@ def unit(source: Path, constants: Mapping[str, Constant], after: str = "") -> st
 
 
 def _unit(constants: Mapping[str, Constant], before: Sequence[str], source: Path, *after: str) -> str:
-    words = _own_headers("words.cuh")
-    return "\n".join([prelude(constants), *before, *words, f"#line 1 {literal(str(source))}", read(source), *after])
+    words, text = _own_headers("words.cuh"), read(source)
+    if DELAY in MACROS:
+        words += ["#if defined(__CUDACC__)", "#define __syncthreads() (wd_delay(__LINE__), __syncthreads())", "#endif"]
+        text = with_starts(text, " wd_delay(__LINE__);")
+    return "\n".join([prelude(constants), *before, *words, f"#line 1 {literal(str(source))}", text, *after])
 
 
 def _rollout_unit(source: Path, whole: str, constants: Mapping[str, Constant], name: str, after: str) -> str:

@@ -214,6 +214,17 @@ def signatures(text: str, constants: Mapping[str, Constant], where: str) -> dict
     return found
 
 
+def with_starts(text: str, statement: str) -> str:
+    """Return a source with a statement at the start of each kernel, on the same line."""
+    code = _COMMENT.sub(lambda comment: re.sub(r"[^\n]", " ", comment[0]), text)
+    ends = [_closing(code, match.end()) + 1 for match in _KERNEL.finditer(code)]
+    for end in reversed(ends):
+        start = code.find("{", end) + 1
+        if start > 0 and not code[end : start - 1].strip():
+            text = f"{text[:start]}{statement}{text[start:]}"
+    return text
+
+
 def _closing(code: str, start: int) -> int:
     depth = 1
     for index in range(start, len(code)):

@@ -51,6 +51,9 @@ OPTIMISATION = "-O3"
 TARGET = "-march=native"
 """Target processor of the C++ compiler; emulators may lack instructions."""
 
+EXTRA: tuple[str, ...] = ()
+"""More flags of the C++ compiler, if it has them; `debug` sets them."""
+
 BRANCHLESS: Final = ("-fno-math-errno", "-fno-trapping-math", "-fno-thread-jumps", "-fno-tree-pre")
 """g++ flags that keep selects branch-free, so that loops use SIMD."""
 
@@ -172,6 +175,7 @@ class HostBackend(Backend):
         contraction = "off" if constants.get("EXACT") else "fast"
         flags = ["-std=c++17", OPTIMISATION, TARGET, f"-ffp-contract={contraction}", "-Wno-unknown-pragmas"]
         flags += [
+            *supported_flags(compiler, EXTRA),
             *supported_flags(compiler, BRANCHLESS),
             *supported_flags(compiler, SIGNED_ZEROS, NOT_CLANG),
             *supported_flags(compiler, COPIES),
@@ -381,7 +385,7 @@ extern "C" WD_EXPORTED void wd_launch_{signature.name}(void** launch, int first,
     return f"""{_ARGUMENTS}
 extern "C" void wd_launch_{signature.name}(void** arguments, int first, int end) {{
   for (int block = first; block < end; ++block) {{
-    wd_block = block;
+    wd_block = WD_IN_ORDER(block, first, end);
     {signature.name}({arguments});
   }}
 }}

@@ -7,12 +7,12 @@ import gzip
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 from rich.filesize import decimal
@@ -23,20 +23,17 @@ from warpdrive_min.backends import cache, numba_server
 from warpdrive_min.commands.environments import (
     PREFERRED,
     console,
-    environment_class,
-    environment_name,
     environments,
     first_available,
-    given_environment,
     make_environment,
     read_settings,
     report_errors,
-    run_config_path,
     say,
 )
+from warpdrive_min.commands.plan import LATEST, PROGRAM, Plan, make_plan, unfused_settings, with_settings
 from warpdrive_min.config import MAX_SEED
 from warpdrive_min.env_wrapper import EnvWrapper
-from warpdrive_min.errors import CheckpointError, require
+from warpdrive_min.errors import require
 from warpdrive_min.files import remove_unused, require_writable, write_atomically
 from warpdrive_min.processes import is_rank
 from warpdrive_min.stopping import NOTHING_SAVED, RANK_SIGNALS, SIGNALS, Stopped, set_handlers, set_saved_work_report
@@ -46,15 +43,11 @@ from warpdrive_min.training.loop.progress import ProgressLine
 from warpdrive_min.training.paths.table import explain as explained
 from warpdrive_min.training.ranks import World
 from warpdrive_min.training.record.certificate import Certifier
-from warpdrive_min.training.record.trained import find_checkpoint
 from warpdrive_min.training.run_folder import reserve, runs_of
 from warpdrive_min.training.scale.autoscale import auto_scale as scale
 from warpdrive_min.training.scale.distributed import launch, process_group, require_processes
 from warpdrive_min.training.scale.population import PopulationTrainer
 from warpdrive_min.training.trainer import Trainer
-
-LATEST: Final = "latest"
-PROGRAM: Final = "python -m warpdrive_min"
 
 
 def train(
@@ -139,12 +132,12 @@ def train(
         cache.report_with = say
     with report_errors(), contextlib.ExitStack() as at_end:
         at_end.callback(numba_server.stop)
-        plan = _plan(env, config, _given(settings or [], seed, n_gpus, population), resume, results_dir)
+        plan = make_plan(env, config, _given(settings or [], seed, n_gpus, population), resume, results_dir)
         run = plan.run_config
         made = make_environment(plan.env_name, run.env, "train")
         is_chosen = resume is not None or "trainer.env_backend" in read_settings(settings or [], "train.set")
         chosen = backend or (run.trainer.env_backend if is_chosen else first_available(made, "train"))
-        run = _with(run, {"trainer.env_backend": chosen})
+        run = with_settings(run, {"trainer.env_backend": chosen})
         if chosen == "numba":
             numba_server.start()
         is_on_cpu, is_shown = chosen in ("host", "cpu"), not (quiet or explain or is_rank())
@@ -172,7 +165,7 @@ def train(
         kind = Trainer if size is None else PopulationTrainer
         if trace is not None:
             require_writable(trace, "--trace", is_file=True)
-            run = _with(run, _unfused(run)) if unfused else run
+            run = with_settings(run, unfused_settings(run)) if unfused else run
             with tracing.ranges():
                 trainer = kind(make_wrapper(run.trainer.num_envs * (size or 1)), run, verbose=False)
                 _trace(trainer, plan, trace, iterations or tracing.N_RUNS, is_fused=not unfused)
@@ -212,105 +205,10 @@ def _known() -> str:
     return f"known environments are {', '.join(sorted(environments()))}"
 
 
-# ------------------------------------------------------------------ plan
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """Resolved arguments of the command."""
-
-    env_name: str
-    """Key in the table of environments, or the path or ``module:Class`` that was given."""
-    run_config: RunConfig
-    checkpoint: Path | None
-    """Checkpoint to resume from."""
-    folder: str | None
-    """Folder of the run; None: a new one."""
-
-    @property
-    def resumed_run(self) -> Path | None:
-        """Folder of the run to resume; None without a checkpoint."""
-        return None if self.checkpoint is None else self.checkpoint.parent.parent
-
-    @property
-    def env_option(self) -> str:
-        """Option that names an environment which a run's folder does not."""
-        return "" if self.env_name in environments() else f" -e {shlex.quote(self.env_name)}"
-
-    def resume(self, folder: Path) -> str:
-        """Return the command that continues a run."""
-        return f"{PROGRAM} train --resume {shlex.quote(str(folder))}{self.env_option}"
-
-
 def _given(settings: list[str], seed: int | None, n_gpus: int | None, population: int | None) -> dict[str, Any]:
     """Return the command line's overrides of the run config, by dotted key."""
     options = {"trainer.seed": seed, "trainer.num_gpus": n_gpus, "population.size": population}
     return read_settings(settings, "train.set") | {key: value for key, value in options.items() if value is not None}
-
-
-def _plan(
-    env: str | None, config: Path | None, given: Mapping[str, Any], resume: str | None, results_dir: str | None
-) -> Plan:
-    name = None if env is None else given_environment(env, "train.env")
-    found = None if resume in (None, LATEST) else find_checkpoint(resume)
-    if config is not None:
-        if name is not None and str(config) == config.stem and not config.exists():
-            config = run_config_path(name, config.stem)
-        run = RunConfig.load(config)
-    elif name is not None and found is None:
-        run = RunConfig.load(run_config_path(name))
-    if resume == LATEST:
-        found = _latest(_with(run, given), results_dir)
-    if found is None:
-        return Plan(name or environment_name(run.name, "train.config"), _with(run, given), None, results_dir)
-    seed = given.get("trainer.seed")
-    require(seed is None, "train.seed", "a resumed run keeps its seed", seed, "leave it out")
-    _, header = checkpoint.load(found)
-    trained_in = header.environment["name"]
-    if name is None:
-        name = environment_name(trained_in, "train.resume")
-    rule, do = f"{found} was trained in {trained_in}", "give that environment"
-    require(environment_class(name).name == trained_in, "train.resume", rule, name, do, CheckpointError)
-    if config is None:
-        run = header.config
-    else:  # keep the run's backend: the file's may not run here
-        given = {"trainer.env_backend": header.config.trainer.env_backend, **given}
-    run, n_gpus = _with(run, given), header.environment["ranks"]
-    rule = f"a resumed run keeps its number of GPUs, {n_gpus:,}"
-    require(is_rank() or run.trainer.num_gpus == n_gpus, "train.gpus", rule, run.trainer.num_gpus, "leave it out")
-    folder = str(found.parent.parent.resolve()) if found.parent.name == checkpoint.FOLDER else None
-    return Plan(name, run, found, results_dir if resume != LATEST and results_dir else folder)
-
-
-def _with(run: RunConfig, given: Mapping[str, Any]) -> RunConfig:
-    """Return a run config with some values replaced, by dotted key.
-
-    Raises:
-        ConfigError: A key is unknown, or a value breaks a rule.
-    """
-    values = run.to_dict()
-    for key, value in given.items():
-        *sections, last = key.split(".")
-        place: Any = values
-        for section in sections:
-            place = place.get(section) if isinstance(place, dict) else None
-        rule, do = f"{key} must be in a section of the run config", "its keys are in docs/run_config.md"
-        require(isinstance(place, dict), "train.set", rule, ".".join(sections), do)
-        place[last] = value
-    return RunConfig.from_dict(values)
-
-
-def _latest(run: RunConfig, results_dir: str | None) -> Path:
-    """Return the latest checkpoint of the run that saved most recently."""
-    runs = runs_of(run)
-    folders = [runs / results_dir / checkpoint.FOLDER] if results_dir else runs.glob(f"*/{checkpoint.FOLDER}")
-    existing = [folder for folder in folders if folder.is_dir()]
-    for folder in sorted(existing, key=lambda folder: folder.stat().st_mtime, reverse=True):
-        if found := checkpoint.latest(folder):
-            return found
-    raise CheckpointError(
-        f"train.resume: there must be a run with a checkpoint in {runs} (got none); train one, or name it"
-    )
 
 
 # ------------------------------------------------------------------ training
@@ -441,17 +339,6 @@ def _explain(trainer: Trainer, plan: Plan) -> None:
 
 
 # ------------------------------------------------------------------ trace
-
-
-def _unfused(run: RunConfig) -> dict[str, Any]:
-    """Return settings that replace fused kernels by separate ones, by dotted key."""
-    off = dict.fromkeys(("fused_rollout", "shared_observations", "kept_passes"), False)
-    models = {
-        f"policy.{name}.model{'' if part == 'model' else f'.{part}'}.fused": False
-        for name, policy in run.policy.items()
-        for part in policy.models
-    }
-    return {"trainer.mode": "eager", **{f"trainer.{key}": value for key, value in off.items()}, **models}
 
 
 def _trace(trainer: Trainer, plan: Plan, file: Path, n_iterations: int, *, is_fused: bool) -> None:

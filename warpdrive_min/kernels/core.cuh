@@ -23,6 +23,22 @@
 #define WD_ATOMIC_ADD(address, value) atomicAdd(address, value)
 #define WD_ATOMIC_MIN(address, value) atomicMin(address, value)
 
+// With WD_DELAY, a seed, `debug` delays warps at random: at the start of a kernel, before each item and at barriers.
+#if defined(WD_DELAY)
+WD_FN void wd_delay(const int place) {
+  unsigned hash = WD_DELAY * 0x9E3779B9u ^ blockIdx.x * 0x85EBCA6Bu ^ (threadIdx.x / 32u + 32u * place) * 0xC2B2AE35u;
+  hash = (hash ^ hash >> 15) * 0x2C1B3C6Du;
+  hash = (hash ^ hash >> 12) * 0x297A2D39u;
+  hash ^= hash >> 15;
+  const long long end = clock64() + (hash & 1u ? hash >> 17 : 0u);  // half of them, by up to 32,767 cycles
+  while (clock64() < end) {
+  }
+}
+#define WD_BEGIN(item) (wd_delay(__LINE__), item)
+#else
+#define WD_BEGIN(item) (item)
+#endif
+
 #else  // host
 
 #include <cstdint>
@@ -31,6 +47,11 @@
 #include <cmath>
 
 static thread_local int wd_block;  // set by the generated launcher
+#if defined(WD_REVERSED)  // `debug` runs blocks and threads in the other order
+#define WD_IN_ORDER(block, first, end) ((first) + (end) - 1 - (block))
+#else
+#define WD_IN_ORDER(block, first, end) (block)
+#endif
 
 #define WD_FN __attribute__((always_inline)) static inline
 #define WD_METHOD __attribute__((always_inline)) inline
@@ -114,19 +135,31 @@ static inline int wd_list_set(const Flag* flags, int first, int end, int* list) 
 #if defined(__CUDACC__)
 
 #define WD_EACH_AGENT(local, env, agent)                                                        \
-  for (int item_ = WD_FIRST_ITEM + WD_THREAD; item_ < WD_END_ITEM; item_ += WD_STRIDE)          \
+  for (int item_ = WD_BEGIN(WD_FIRST_ITEM + WD_THREAD); item_ < WD_END_ITEM; item_ += WD_STRIDE) \
     if (const int local = item_ / N_AGENTS, agent = item_ % N_AGENTS,                           \
         env = WD_FIRST_ENV + local;                                                             \
         env < n_envs)
 
 #define WD_EACH_ENV(local, env)                                                                 \
-  for (int local = WD_THREAD; local < ENVS_PER_BLOCK && WD_PART == 0; local += WD_STRIDE)       \
+  for (int local = WD_BEGIN(WD_THREAD); local < ENVS_PER_BLOCK && WD_PART == 0; local += WD_STRIDE) \
     if (const int env = WD_FIRST_ENV + local; env < n_envs)
 
 #else
 
 #define WD_FIRST_AGENT (BLOCKS_PER_ENV == 1 ? 0 : WD_FIRST_ITEM)
 #define WD_END_AGENT (BLOCKS_PER_ENV == 1 ? N_AGENTS : WD_END_ITEM)
+
+#if defined(WD_REVERSED)
+
+#define WD_EACH_AGENT(local, env, agent)                                                        \
+  for (int local = WD_OWNED_ENVS - 1; local >= 0; --local)                                      \
+    for (int env = WD_FIRST_ENV + local, agent = WD_END_AGENT - 1; agent >= WD_FIRST_AGENT; --agent)
+
+#define WD_EACH_ENV(local, env)                                                                 \
+  for (int local = WD_PART == 0 ? WD_OWNED_ENVS - 1 : -1; local >= 0; --local)                  \
+    if (const int env = WD_FIRST_ENV + local; true)
+
+#else
 
 #define WD_EACH_AGENT(local, env, agent)                                                        \
   WD_INDEPENDENT                                                                                \
@@ -138,6 +171,7 @@ static inline int wd_list_set(const Flag* flags, int first, int end, int* list) 
   for (int local = 0, end_of_envs_ = WD_PART == 0 ? WD_OWNED_ENVS : 0; local < end_of_envs_; ++local) \
     if (const int env = WD_FIRST_ENV + local; true)
 
+#endif
 #endif
 
 #include "maths.cuh"

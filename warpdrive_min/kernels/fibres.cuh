@@ -137,6 +137,24 @@ struct Kernel {
 
 constexpr size_t stack_bytes = size_t{256} << 10, guard_bytes = size_t{64} << 10;
 
+#if defined(WD_REVERSED)  // `debug` runs threads and blocks in the other order
+constexpr bool is_reversed = true;
+#else
+constexpr bool is_reversed = false;
+#endif
+#if defined(WD_SERIAL)  // and each thread alone up to its next barrier
+constexpr bool is_serial = true;
+#else
+constexpr bool is_serial = false;
+#endif
+#if defined(WD_FRESH)  // `debug` fills shared memory with this byte
+constexpr bool fills_memory = true;
+constexpr int filling = WD_FRESH;
+#else
+constexpr bool fills_memory = false;
+constexpr int filling = 0;
+#endif
+
 class Runner;
 static thread_local Runner* runner;  // none outside of a launch
 
@@ -148,7 +166,7 @@ class Runner {
     runner = this;
     gridDim = dim3(blocks);
     blockDim = dim3(threads);
-    if (WD_BLOCKS > 1) find_shared_memory();
+    if (WD_BLOCKS > 1 || fills_memory) find_shared_memory();
     watch();
   }
 
@@ -165,12 +183,13 @@ class Runner {
     first_block_ = first_block;
     for (Thread& thread : threads_) thread.state = State::fresh;
     n_runnable_ = n();
+    if (fills_memory) fill_shared_memory();
     for (auto& memory : shared_) memory.assign(shared_memory_, shared_memory_ + shared_bytes_);
     int idle_turns = 0;
     long long n_steps = 0;
     double idle_since = 0.;
     for (int n_left = n(); n_left > 0;) {
-      for (current_ = 0; current_ < n(); ++current_) {
+      for (current_ = is_reversed ? n() - 1 : 0; current_ >= 0 && current_ < n(); current_ += is_reversed ? -1 : 1) {
         if (threads_[current_].state <= State::ready) resume();
         if (loops_) fail("it neither ends nor waits for others, but loops" + where(current_));
         if (!error.empty()) return;
@@ -200,7 +219,7 @@ class Runner {
   // on a GPU, and some kernels rely on it: all lanes read, compute and write the same without a barrier. The thread's own
   // stack is private.
   WD_UNSEEN void go_in_step(const void* const address) {
-    if (!in_kernel_ || n_runnable_ == 1) return;
+    if (is_serial || !in_kernel_ || n_runnable_ == 1) return;
     const size_t offset = static_cast<const char*>(address) - static_cast<char*>(threads_[current_].fibre->memory);
     if (offset < guard_bytes + stack_bytes) return;
     in_kernel_ = false;
@@ -254,14 +273,20 @@ class Runner {
   // Switch from a fibre to the next thread of the block if it can run, else to the scheduler.
   void leave(Fibre* const fibre) {
     asm volatile("" ::: "memory");
-    const int next = current_ + 1;
+    const int next = following();
     Fibre* other = nullptr;
-    if (error.empty() && next % n_threads_ != 0 && threads_[next].state <= State::ready) {
+    if (error.empty() && next >= 0 && threads_[next].state <= State::ready) {
       current_ = next;
       other = begin_turn();
     }
     switch_to(&fibre->context, other != nullptr ? &other->context : &scheduler_);
     asm volatile("" ::: "memory");
+  }
+
+  // Return the block's thread whose turn is after the current one's; -1 if none.
+  int following() const {
+    if (is_reversed) return current_ % n_threads_ == 0 ? -1 : current_ - 1;
+    return (current_ + 1) % n_threads_ == 0 ? -1 : current_ + 1;
   }
 
   // Return the fibre of the current thread; null, with an error, if memory is exhausted.
@@ -316,8 +341,8 @@ class Runner {
       in_kernel_ = false;
       n_runnable_ -= 1;
       threads_[current_].state = State::gone;
-      const int next = current_ + 1;
-      if (next % n_threads_ == 0 || threads_[next].state != State::fresh) break;
+      const int next = following();
+      if (next < 0 || threads_[next].state != State::fresh) break;
       current_ = next;
       threads_[next].fibre = fibre;
       ++n_turns_;
@@ -482,6 +507,14 @@ class Runner {
     if (shared_memory_ == nullptr) fail("blocks that share an environment need the memory of threads of an ELF file");
   }
 
+  WD_UNSEEN void fill_shared_memory() {
+    const dim3 grid = gridDim, block = blockDim;
+    std::memset(shared_memory_, filling, shared_bytes_);
+    runner = this;
+    gridDim = grid;
+    blockDim = block;
+  }
+
   const Kernel kernel_;
   void** const arguments_;
   const int n_threads_;  // of a block
@@ -518,8 +551,9 @@ WD_UNSEEN static void run(const Kernel& kernel, Launch& launch, const int first,
   volatile int& failed = launch.failed;  // read without a lock: seen late, one more block runs
   Runner own(kernel, launch.arguments, launch.blocks, launch.threads, launch.patience);
   const long long n = launch.blocks / WD_BLOCKS;
-  for (long long i = first * n / launch.parts; i < end * n / launch.parts && !failed; ++i) {
-    own.run(static_cast<int>(i) * WD_BLOCKS);
+  const long long begin = first * n / launch.parts, stop = end * n / launch.parts;
+  for (long long i = begin; i < stop && !failed; ++i) {
+    own.run(static_cast<int>(is_reversed ? begin + stop - 1 - i : i) * WD_BLOCKS);
     if (own.error.empty()) continue;
     const std::lock_guard<std::mutex> lock(writing);
     if (!failed) snprintf(launch.error, launch.error_bytes, "%s", own.error.c_str());

@@ -9,14 +9,14 @@ import json
 import platform
 import sys
 import time
-from dataclasses import replace
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from warpdrive_min.function_manager import LaunchShape
+from warpdrive_min.agreement.changes import other_blocks
 from warpdrive_min.training.record import certificate
 
 from ...core.machine import card_hash
@@ -64,20 +64,7 @@ def processor(device: torch.device) -> dict[str, Any]:
     return {"processor": platform.machine(), "architecture": torch.backends.cpu.get_cpu_capability()}
 
 
-def change_blocks() -> None:
-    """Halve the blocks of kernels; one of a single warp becomes two."""
-    of = LaunchShape.of
-
-    def other(cls: type[LaunchShape], *sizes: Any, **more: Any) -> LaunchShape:
-        shape = of(*sizes, **more)
-        threads = shape.threads // 64 * 32 if shape.threads > 32 else 64  # whole warps
-        return replace(shape, threads=threads, envs_per_block=max(1, shape.envs_per_block * threads // shape.threads))
-
-    LaunchShape.of = classmethod(other)  # type: ignore[assignment,method-assign]
-
-
 if __name__ == "__main__":
     asked = json.loads(sys.argv[1])
-    if asked["variation"] == BLOCK:
-        change_blocks()
-    play(asked, Path(sys.argv[2]))
+    with other_blocks() if asked["variation"] == BLOCK else nullcontext():
+        play(asked, Path(sys.argv[2]))

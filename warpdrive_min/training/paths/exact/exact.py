@@ -99,7 +99,7 @@ class Exact:
         # Not `CUDAFunctionManager.prepare`: its checks take as long as a small kernel.
         assert all(not isinstance(each, torch.Tensor) or each.is_contiguous() for each in arguments), name
         launch = kernel.prepare(arguments, *(shape or (functions.shape.blocks(n_items), functions.shape.threads)))
-        named(name, launch)()
+        named(name, launch, given.items())()
 
     def launch_blocks(
         self, source: str, constants: Mapping[str, Constant], name: str, shape: tuple[int, int], **given: Argument

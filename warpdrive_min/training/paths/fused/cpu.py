@@ -50,7 +50,7 @@ def _prepare(name: str, n_blocks: int, given: dict[str, Argument | None]) -> Lau
     """Prepare a launch; an array may be None."""
     kernel = _kernels()[name]
     arguments = [given[parameter.name] for parameter in kernel.parameters]
-    return named(name, kernel.prepare(arguments, n_blocks, 1))  # type: ignore[arg-type]
+    return named(name, kernel.prepare(arguments, n_blocks, 1), given.items())  # type: ignore[arg-type]
 
 
 def _blocks_of(n_rows: int, rows_of_block: int = BLOCK_ROWS) -> int:
