@@ -187,7 +187,11 @@ class ExactAdam(FlatAdam):
         if not self._has_members:
             return self._kernel_of_one(tensors, float(self._max_norm or 0.0))
         members = range(len(tensors["lr"]))
-        limits = torch.as_tensor(0.0 if self._max_norm is None else self._max_norm).expand(len(members)).tolist()
+        limits = (
+            torch.as_tensor(0.0 if self._max_norm is None else self._max_norm, device="cpu")
+            .expand(len(members))
+            .tolist()
+        )
         steps = [
             self._kernel_of_one({name: tensor[member] for name, tensor in tensors.items()}, limits[member])
             for member in members

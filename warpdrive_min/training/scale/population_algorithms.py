@@ -91,7 +91,7 @@ class _OfMembers(ActorCriticAlgorithm):
     def _rules(self) -> list[LossRule]:
         """Loss of each member, with numbers that exact kernels compile in."""
         (n_members,), rule = self.shape, self._rule
-        clip = torch.as_tensor(rule.clip_param, dtype=torch.float32).flatten().expand(n_members).tolist()
+        clip = torch.as_tensor(rule.clip_param, dtype=torch.float32, device="cpu").flatten().expand(n_members).tolist()
         return [
             rule._replace(
                 vf_loss_coeff=rule.vf_loss_coeff[index], entropy_coeff=rule.entropy_coeff[index], clip_param=clip[index]
