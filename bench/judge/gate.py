@@ -126,7 +126,7 @@ def gate(
     ] = MOST_ROUNDS,
     time_limit: Annotated[
         float | None,
-        typer.Option(callback=options.bounded(0, 1e6), help="Minutes after which the gate judges the finished points."),
+        typer.Option(callback=options.bounded(0, 1e6), help="Minutes after which the gate judges what it has timed."),
     ] = None,
     calibrate: Annotated[
         bool, typer.Option(help="On a machine without a calibration, first compare the baseline with itself.")

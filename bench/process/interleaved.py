@@ -194,33 +194,29 @@ def measure_all(
             if record.run_id in of_this_checkout:
                 require_one_code(record, state)
     done = set[int]()
-    measured = enumerate(measure_rounds([todo[index] for index in missing], preset, at_once, say, limit), start=1)
-    while True:
-        try:
-            n_done, (place, got) = next(measured)
-        except StopIteration:
-            break
-        except Stopped as signalled:
-            if limit is None:
-                raise
-            found.stopped = signalled
-            break
-        index = missing[place]
-        name = point_name(todo[index][0].case.name, todo[index][0].point)
-        done.add(index)
-        if isinstance(got, WorkerError):
-            (found.skipped if got.kind == "Skip" else found.failed).append(f"{name}: {got}")
-            say(f"{n_done}/{len(missing)} {name}: {got}")
-            continue
-        for before in finished.values():
-            for old, new in ((before.a, got.a), (before.b, got.b)):
-                if old.run_id == new.run_id:
-                    require_one_code(old, new.git)
-        if outputs and (limit is None or limit.is_reached(got)):
-            outputs.add(got)
-        pairs[index] = got
-        ratio = f"{got.ratio.value:.4f} x the time of A in {got.n_rounds} round{'s' * (got.n_rounds > 1)}"
-        say(f"{n_done}/{len(missing)} {name}: B takes {ratio}")
+    measured = measure_rounds([todo[index] for index in missing], preset, at_once, say, limit)
+    try:
+        for n_done, (place, got) in enumerate(measured, start=1):
+            index = missing[place]
+            name = point_name(todo[index][0].case.name, todo[index][0].point)
+            done.add(index)
+            if isinstance(got, WorkerError):
+                (found.skipped if got.kind == "Skip" else found.failed).append(f"{name}: {got}")
+                say(f"{n_done}/{len(missing)} {name}: {got}")
+                continue
+            for before in finished.values():
+                for old, new in ((before.a, got.a), (before.b, got.b)):
+                    if old.run_id == new.run_id:
+                        require_one_code(old, new.git)
+            if outputs and (limit is None or limit.is_reached(got)):
+                outputs.add(got)
+            pairs[index] = got
+            ratio = f"{got.ratio.value:.4f} x the time of A in {got.n_rounds} round{'s' * (got.n_rounds > 1)}"
+            say(f"{n_done}/{len(missing)} {name}: B takes {ratio}")
+    except Stopped as signalled:
+        if limit is None:
+            raise
+        found.stopped = signalled
     found.pairs.extend(pairs[index] for index in sorted(pairs))
     found.missing.extend(keys[index][2] for index in missing if index not in done)
     return found

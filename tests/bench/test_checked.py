@@ -25,7 +25,7 @@ def table() -> dict[str, Declared]:
 
 
 class Compared(NamedTuple):
-    """Whether a run was compared after its timing, and the point of its process."""
+    """A run: is it compared after its timing, and which point does it belong to?"""
 
     is_compared: bool
     process_of: tuple[str, str, str]

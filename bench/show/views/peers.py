@@ -168,13 +168,10 @@ def peers(records: Sequence[Record]) -> Chart:
 
 def setting_label(record: Record) -> str:
     """Return a peer's setting: options of its variant, else the variant's name."""
-    options = record.notes.get("options") or {}
-    words = [
-        name.removeprefix("is_").replace("_", " ") if value is True else f"{name} {value}"
-        for name, value in options.items()
-        if value is not False
-    ]
-    words += [f"not {name.removeprefix('is_')}" for name, value in options.items() if value is False]
+    words = []
+    for name, value in (record.notes.get("options") or {}).items():
+        switch = name.removeprefix("is_").replace("_", " ")
+        words.append(f"{name} {value}" if not isinstance(value, bool) else switch if value else f"not {switch}")
     return " ".join(words) or str(record.point.get("variant", ""))
 
 
