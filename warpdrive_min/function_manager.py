@@ -85,10 +85,12 @@ FEW_OWNER_THREADS: Final = 512
 
 
 def _balanced(n_envs: int, multiprocessors: int) -> int:
-    """Return the largest block, of whole warps, that loads multiprocessors evenly."""
+    """Return the largest block, of whole warps, that loads multiprocessors evenly and leaves few idle."""
     blocks = {threads: -(-n_envs // threads) for threads in range(32, ROLLOUT_THREADS + 1, 32)}
     busiest = {threads: -(-n // multiprocessors) * threads for threads, n in blocks.items()}
-    return max(threads for threads, work in busiest.items() if work <= MOST_IMBALANCE * min(busiest.values()))
+    most = MOST_IMBALANCE * min(busiest.values())
+    even = [k for k, n in blocks.items() if busiest[k] <= most and MOST_IMBALANCE * n >= multiprocessors]
+    return max(even, default=32)
 
 
 @dataclass(frozen=True, slots=True)
