@@ -1,4 +1,4 @@
-"""Training in several ranks of one host, with equal work each: `scaling`.
+"""Training in several ranks of one host: `scaling`.
 
 Also the program of a rank, which torchrun starts: ``python -m bench.workloads.scaling JSON FILE``. JSON names the
 point, the plan and the CPU threads per rank; the first rank writes to FILE.
@@ -44,22 +44,42 @@ ON_THREADS: Final = (1, 2)
 
 
 def scaling_points(preset: Preset) -> list[Point]:
-    """Return CartPole in two CPU ranks, and both Tags on 1-8 GPUs."""
+    """Return CartPole in two CPU ranks; Tag and CartPole on 1-8 GPUs.
+
+    Strong scaling divides the work of one GPU; all other points have equal work on each."""
     if preset == "smoke":
         return [ranks_point("cartpole", "cpu", n, n_envs=16, n_agents=1, n_steps=16) for n in ON_THREADS]
     points = [ranks_point("cartpole", "host", n, n_envs=1_000, n_agents=1, n_steps=100) for n in ON_THREADS]
     for backend in ("pycuda",) if preset == "default" else ON_GPU:
         for n in ON_GPUS:
+            tag = ranks_point("tag_continuous", backend, n, n_envs=2_000, n_agents=110, n_steps=50, precision="tf32")
+            ppo: dict[str, Any] = {
+                "n_envs": 65_536,
+                "n_agents": 1,
+                "n_steps": 128,
+                "algorithm": "PPO",
+                "network": "64-64",
+            }
+            cartpole = ranks_point("cartpole", backend, n, **ppo, precision="tf32")
             points.append(ranks_point("tag_gridworld", backend, n, n_envs=2_000, n_agents=5, n_steps=100))
-            tag = ranks_point("tag_continuous", backend, n, n_envs=2_000, n_agents=110, n_steps=50)
-            points.append({**tag, "precision": "tf32"})
+            points += [tag, cartpole, *({**each, "scaling": "strong"} for each in (tag, cartpole))]
+            exact: dict[str, Any] = {"n_envs": 10_000, "n_agents": 1, "n_steps": 100, "exact": True}
+            points += [ranks_point("cartpole", backend, n, **exact)] if backend == "pycuda" else []
     return points
 
 
-def ranks_point(env: str, backend: str, n_ranks: int, **sizes: Any) -> Point:
-    """Return a point of A2C in ``n_ranks`` ranks, each of these sizes."""
+def ranks_point(env: str, backend: str, n_ranks: int, algorithm: str = "A2C", **how: Any) -> Point:
+    """Return a point of ``n_ranks`` ranks, each with ``n_envs`` environments."""
     place = {"env": env, "backend": backend, "n_ranks": n_ranks}
-    return place | training_point(env, backend, **sizes, algorithm="A2C")
+    return place | training_point(env, backend, algorithm=algorithm, **how)
+
+
+def of_a_rank(point: Point) -> Point:
+    """Return the point that each rank trains.
+
+    Strong scaling divides the environments by the ranks."""
+    is_strong = point.get("scaling") == "strong"
+    return {**point, "n_envs": point["n_envs"] // point["n_ranks"]} if is_strong else point
 
 
 # ------------------------------------------------------------------ set-up
@@ -82,7 +102,7 @@ def scaling(point: Point) -> Ranks:
         why = "one for each rank" if n_ranks > 1 else "to compare one with; `train` has the point of one alone"
         raise Skip(f"scaling: needs {max(2, n_ranks)} GPUs, {why} (got {n_gpus}); run it on a host with more")
     threads = 1 if on_gpu else max(1, torch.get_num_threads() // max(ON_THREADS))
-    env_steps = point["n_envs"] * point["n_steps"] * n_ranks
+    env_steps = of_a_rank(point)["n_envs"] * point["n_steps"] * n_ranks
     return Ranks(
         run=lambda plan: start(point, plan, threads),
         facts=Facts(
@@ -129,7 +149,7 @@ def main(task: str, file: str) -> None:
     asked = json.loads(task)
     with process_group(asked["point"]["backend"]) as world:
         torch.set_num_threads(asked["threads"])
-        report = train_as_rank(asked["point"], Plan(**asked["plan"]), world)
+        report = train_as_rank(of_a_rank(asked["point"]), Plan(**asked["plan"]), world)
         if world.is_first:
             Path(file).write_bytes(TypeAdapter(Measurement).dump_json(report))
 
@@ -137,6 +157,8 @@ def main(task: str, file: str) -> None:
 def train_as_rank(point: Point, plan: Plan, world: World) -> Measurement:
     """Set up, check, time, check; return equal times on all ranks."""
     import torch
+
+    from warpdrive_min.tracing import trace
 
     from .setups.iterations import learning_check, reference_run_check, weights_after_training
     from .setups.timing import Repeated, timed
@@ -163,7 +185,18 @@ def train_as_rank(point: Point, plan: Plan, world: World) -> Measurement:
     after = iterations.check_after()
     if backend.device.type == "cuda":
         notes["peak_bytes"] = torch.cuda.max_memory_allocated()
+        if world.size > 1:
+            notes["nccl_share"] = nccl_share(trace(trainer.iterate, torch.cuda.synchronize, {}))
     return replace(measurement, before=before, after=after, notes=notes | measurement.notes)
+
+
+def nccl_share(chrome_trace: bytes) -> float:
+    """Return NCCL's share of the time between first and last kernel.
+
+    Its kernels also wait for other ranks."""
+    kernels = [event for event in json.loads(chrome_trace)["traceEvents"] if event.get("cat") == "kernel"]
+    whole = max(event["ts"] + event["dur"] for event in kernels) - min(event["ts"] for event in kernels)
+    return float(sum(event["dur"] for event in kernels if event["name"].startswith("nccl")) / whole)
 
 
 class SlowestRank:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 
 import pytest
@@ -119,6 +120,23 @@ def test_each_rank_needs_a_gpu(n_gpus, n_ranks, why, monkeypatch):
     facts = scaling.scaling(point(n_ranks, "pycuda")).facts
     assert facts.work["env_steps"] == n_ranks * 4 * 8
     assert (facts.threads, facts.mode, facts.device.type) == (None, "graph", "cuda")
+
+
+def test_total_work_is_divided_by_the_ranks():
+    """Strong scaling divides the environments; weak scaling does not."""
+    strong = {**point(4), "n_envs": 64, "scaling": "strong"}
+    assert scaling.of_a_rank(strong)["n_envs"] == 16
+    assert scaling.of_a_rank(point(4)) == point(4)
+    both = {each.get("scaling") for each in scaling.scaling_points("default") if each["n_ranks"] == 8}
+    assert both == {None, "strong"}
+
+
+def test_share_of_nccl_is_of_the_time_from_the_first_kernel_to_the_last():
+    """Gaps between kernels count; work on the CPU before the first does not."""
+    kernels = [("learn", 100, 30), ("ncclDevKernel_AllReduce", 140, 20), ("adam", 190, 10)]
+    events = [{"cat": "kernel", "name": name, "ts": ts, "dur": dur} for name, ts, dur in kernels]
+    whole = {"traceEvents": [{"cat": "cpu_op", "name": "nccl", "ts": 0, "dur": 50}, {"ph": "M"}, *events]}
+    assert scaling.nccl_share(json.dumps(whole).encode()) == 0.2
 
 
 # ------------------------------------------------------------------ figure

@@ -58,10 +58,14 @@ def training_table(records: Sequence[Record]) -> Table[Record]:
 
 
 def scaling_table(records: Sequence[Record]) -> Table[Record]:
-    """Return every point, with its share of linear scaling."""
+    """Return every point, with its efficiency and its communication."""
     shares = run_charts.efficiencies(records)
+    sent = lambda record: ((record.telemetry or {}).get("gpm") or {}).get("nvlink_sent_mib_per_s")  # noqa: E731
     return every_point(
-        records, value_column("share of linear scaling", lambda record: shares.get(id(record)), "{:.1%}".format)
+        records,
+        value_column("share of linear scaling", lambda record: shares.get(id(record)), "{:.1%}".format),
+        value_column("share of time in NCCL", lambda record: record.notes.get("nccl_share"), "{:.1%}".format),
+        value_column("sent over NVLink, MiB/s", sent, "{:.3g}".format),
     )
 
 

@@ -185,11 +185,14 @@ def scaling_chart(records: Sequence[Record]) -> Chart:
     """Chart the throughput of training over ranks, with linear scaling."""
     shown = latest(records)
     panels = []
-    for (env, n_agents, _, precision), found in grouped(shown, "env", "n_agents", "n_envs", "precision").items():
+    tasks = ("env", "n_agents", "n_envs", "precision", "algorithm", "scaling", "exact")
+    for (env, n_agents, _, precision, algorithm, scaling, is_exact), found in grouped(shown, *tasks).items():
         counts = sorted({int(record.point["n_ranks"]) for record in found})
         if len(counts) > 1:
             where = "number of GPUs" if found[0].threads is None else "processes, each with the same number of threads"
-            title = f"{environment(str(env), int(n_agents))}, {precision}"
+            work = "same work in total" if scaling else "same work on each"
+            how = f"{algorithm}, exact" if is_exact else f"{algorithm}, {precision}"
+            title = f"{environment(str(env), int(n_agents))}, {how}: {work}"
             panels.append(Panel(title, _over_ranks(found, counts), [str(count) for count in counts], xlabel=where))
     return chart("scaling", panels, shown)
 
