@@ -192,7 +192,7 @@ def scaling_chart(records: Sequence[Record]) -> Chart:
             where = "number of GPUs" if found[0].threads is None else "processes, each with the same number of threads"
             work = "same work in total" if scaling else "same work on each"
             how = f"{algorithm}, exact" if is_exact else f"{algorithm}, {precision}"
-            title = f"{environment(str(env), int(n_agents))}, {how}: {work}"
+            title = f"{environment(str(env), int(n_agents))}, {how}, {work}"
             panels.append(Panel(title, _over_ranks(found, counts), [str(count) for count in counts], xlabel=where))
     return chart("scaling", panels, shown)
 
