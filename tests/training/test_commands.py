@@ -385,6 +385,18 @@ def test_train_recommends_a_number_of_environments(tmp_path, monkeypatch):
         (["-e", "cartpole", "--trace", "a", "--certify"], 1, "train.certify: cannot be used with --trace"),
         (["-e", "cartpole", "--trace", "a", "--results-dir", "b"], 1, "train.results-dir: cannot be used with"),
         (["-e", "cartpole", "--trace", "/proc/none/a"], 1, "--trace: must be a file that can be written"),
+        (["-e", "cartpole", "--trace", "a", "--iterations", "9" * 20], 1, "must be at most 1,000 with --trace"),
+        (
+            ["-e", "cartpole", "--seed", "1", "--set", "trainer.seed=2"],
+            1,
+            "trainer.seed must be that of --seed, 1 (got 2)",
+        ),
+        (
+            ["-e", "cartpole", "--backend", "cpu", "--set", "trainer.env_backend=host"],
+            1,
+            "trainer.env_backend must be that of --backend, cpu (got 'host'); give one of them",
+        ),
+        (["-e", "cartpole", "-n", "2", "--backend", "cpu", "--set", "trainer.exact=true"], 1, "has kernels in CUDA C"),
         (["-e", "cartpole", "--set", "saving.basedir=missing", "--resume", "latest"], 1, "a run with a checkpoint in"),
     ],
 )
