@@ -380,6 +380,8 @@ def test_train_recommends_a_number_of_environments(tmp_path, monkeypatch):
             "saving.basedir: must be a folder in which",
         ),
         (["-e", "cartpole", "--gpus", "1000", "--backend", "cpu"], 1, "must have at most"),
+        (["-e", "cartpole", "--iterations", "0"], 2, "must be greater than or equal to 1 (got 0)"),
+        (["-e", "cartpole", "--iterations", "1.5"], 2, "must be a valid integer (got 1.5)"),
         (["-e", "cartpole", "--unfused"], 1, "train.unfused: needs --trace FILE; leave --unfused out"),
         (["-e", "cartpole", "--trace", "a", "--explain"], 1, "train.trace: needs a training run of one process"),
         (["-e", "cartpole", "--trace", "a", "--certify"], 1, "train.certify: cannot be used with --trace"),
