@@ -249,7 +249,10 @@ def _error_of(failure: ProcessFailure) -> str:
 
 
 def _is_consequence(failure: ProcessFailure) -> bool:
-    """True if a rank ended because another one had: the launcher ended it, or it waited for the other."""
+    """True if a rank ended because another one had.
+
+    The launcher ended it, or it waited for the other.
+    """
     return failure.exitcode == -signal.SIGTERM or _error_of(failure).startswith(f"{RankLostError.__name__}: ")
 
 
