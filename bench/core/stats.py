@@ -225,7 +225,9 @@ def unpaired_ratio(a: Sequence[float], b: Sequence[float]) -> Ratio:
 def ratio_of_processes(a: Sequence[Sequence[float]], b: Sequence[Sequence[float]]) -> Ratio:
     """Return the ratio of the processes' medians, ``b`` over ``a``.
 
-    Its interval is Welch's, on logarithms. Source: Welch 1947, "The generalization of 'Student's' problem when several different population variances are
+    Its interval is Welch's, on logarithms.
+
+    Source: Welch 1947, "The generalization of 'Student's' problem when several different population variances are
     involved".
 
     Args:
