@@ -70,7 +70,7 @@ def test_cells_that_are_added_up_in_parts_give_the_same_bits(blocks, backend, mo
     Parts, also more than blocks, change only the order of the count.
     """
     n_agents, n_envs, n_steps = (24, 1, 2) if is_simulated(backend) else (400, 2, 10)
-    settings = crowd(n_agents, num_other_agents_observed=11)  # more than one block has room for, in CUDA C too
+    settings = crowd(n_agents, num_other_agents_observed=11)  # more than one block has room for
     want = run(backend, settings, n_envs, n_steps, blocks_per_env=blocks)
     monkeypatch.setattr(tag_continuous, "CELLS_OF_A_PART", 1)
     monkeypatch.setattr(tag_continuous, "AGENTS_OF_OUT_CELL", 5)

@@ -260,8 +260,8 @@ def compiled(kernel: Any, types: tuple[Any, ...], exact: bool) -> Any:
 def launcher_of(kernel: Any, values: Sequence[Any], blocks: int, threads: int) -> Callable[[int], None]:
     """Return a function that launches a compiled kernel on the stream of a handle.
 
-    It packs the arguments once; Numba unpacks every array again in each launch. Numba launches kernels with
-    several signatures, among which it chooses, and those for debugging, whose errors it raises.
+    It packs the arguments once; Numba would unpack every array again in each launch. Numba launches kernels with
+    several signatures, among which it chooses, those for debugging, whose errors it raises, and cooperative ones.
     """
     import ctypes  # noqa: PLC0415
 
@@ -270,7 +270,7 @@ def launcher_of(kernel: Any, values: Sequence[Any], blocks: int, threads: int) -
     from numba.cuda.core.errors import NumbaPerformanceWarning  # noqa: PLC0415
 
     code = next(iter(kernel.overloads.values()))
-    if len(kernel.overloads) > 1 or code.debug:
+    if len(kernel.overloads) > 1 or code.debug or code.cooperative:
 
         def launch_by_numba(handle: int) -> None:
             stream = cuda.external_stream(handle) if handle else cuda.default_stream()
@@ -301,7 +301,7 @@ def built(source: Source, constants: Mapping[str, Constant]) -> dict[str, Any]:
     It is generated from ``step`` if the source has none. Large blocks have few registers, so that a multiprocessor runs
     `THREADS_AT_ONCE` threads, as in CUDA C.
     """
-    kernels = build_module(source, constants)
+    kernels: dict[str, Any] = build_module(source, constants)
     if "RANDOM" in constants and "rollout" not in kernels:
         from warpdrive_min.backends.numba_source import rollout_of  # noqa: PLC0415  (needs Numba)
 
