@@ -133,6 +133,13 @@ def test_kernels_for_many_agents_are_chosen_by_size_or_request(n_agents, search,
     assert bool(env.kernel_sequences(auto_reset=True)) == env.is_spread
 
 
+def test_a_million_agents_are_the_most():
+    """Config takes 1,048,576 agents, and refuses one more."""
+    assert TagContinuous(num_taggers=2**19, num_runners=2**19).num_agents == 2**20
+    with pytest.raises(ConfigError, match="at most 1,048,576 agents"):
+        TagContinuous(num_taggers=2**19, num_runners=2**19 + 1)
+
+
 def test_workspace_grows_with_the_agents_not_with_their_square():
     """Workspace grows linearly with the number of agents.
 
