@@ -97,7 +97,7 @@ class Learner:
 
         ended, counted = list[float](), self._returns
 
-        class Recorded(gymnasium.wrappers.RecordEpisodeStatistics):  # type: ignore[misc]
+        class Recorded(gymnasium.wrappers.RecordEpisodeStatistics):
             """Environment that stores its episodes' returns."""
 
             def step(self, action: Any) -> Any:
@@ -106,7 +106,7 @@ class Learner:
                     ended.append(float(found[-1]["episode"]["r"]))
                 return found
 
-        class Counted(gymnasium.vector.SyncVectorEnv):  # type: ignore[misc]
+        class Counted(gymnasium.vector.SyncVectorEnv):
             """Environments that end the script at the threshold."""
 
             def step(self, actions: Any) -> Any:
@@ -116,8 +116,8 @@ class Learner:
                 ended.clear()
                 return found
 
-        gymnasium.wrappers.RecordEpisodeStatistics = Recorded
-        gymnasium.vector.SyncVectorEnv = Counted
+        gymnasium.wrappers.RecordEpisodeStatistics = Recorded  # type: ignore[misc]
+        gymnasium.vector.SyncVectorEnv = Counted  # type: ignore[misc]
         began = time.perf_counter()
         try:
             found = _run(

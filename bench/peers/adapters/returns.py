@@ -21,7 +21,7 @@ class Returns:
         """Env steps so far."""
 
     def add(self, env_steps: int, returns: list[float]) -> bool:
-        """Add the episodes of a step; return True if the threshold is reached at a row's end."""
+        """Add a step's episodes; return True at a row's end above the threshold."""
         point, self.env_steps = self._point, env_steps
         self._ended += [(env_steps, each) for each in returns]
         window = point["window_rows"] * point["row_steps"]
