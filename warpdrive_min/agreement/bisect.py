@@ -77,16 +77,20 @@ class _Side:
 
     def __init__(self, start: Callable[[], Run], setting: Setting, *, is_located: bool) -> None:
         self._start, self._setting, self._is_located = start, setting, is_located
-        self._kept: dict[bytes, Array] = {}
+        self._copied: dict[bytes, Array] = {}
         self._end: Copies = {}
         self._filler: Launch | None = None
         self.run: Run | None = None
         self.records: list[Record] = []
         self.error: Exception | None = None
 
-    def play(self) -> None:
-        """Start, or advance by one unit; record the launches; synchronises."""
-        self.records, self._kept = [], {}
+    def play(self, copied: dict[bytes, Array]) -> None:
+        """Start, or advance by one unit; record the launches; synchronises.
+
+        Args:
+            copied: Copies of the unit by their contents, of both sides; equal contents are stored once.
+        """
+        self.records, self._copied = [], copied
         watch = tracing.watched(self._watched) if self._is_located else contextlib.nullcontext()
         with self._setting.applied(), watch:
             try:
@@ -122,7 +126,7 @@ class _Side:
         return self.run.arrays() if self.run else {}
 
     def _copies(self, tensors: Mapping[str, torch.Tensor]) -> Copies:
-        """Copy tensors to the host; equal contents are stored once per unit."""
+        """Copy tensors to the host."""
         copies = {}
         for name, tensor in tensors.items():
             given = tensor.detach()
@@ -130,9 +134,9 @@ class _Side:
             key = hashlib.blake2b(
                 np.ascontiguousarray(array).tobytes() + f"{array.dtype}{array.shape}".encode()
             ).digest()
-            if key not in self._kept:
-                self._kept[key] = array.copy()
-            copies[name] = self._kept[key]
+            if key not in self._copied:
+                self._copied[key] = array.copy()
+            copies[name] = self._copied[key]
         return copies
 
 
@@ -171,8 +175,9 @@ def first_fault(start: Callable[[], Run], change: Change, n: int, *, is_located:
     """
     one, other = (_Side(start, each, is_located=is_located) for each in (change.first, change.second))
     for unit in range(n + 1):
+        copied: dict[bytes, Array] = {}
         for side in (one, other):
-            side.play()
+            side.play(copied)
         if fault := _difference(one, other, unit):
             return fault
         if one.error and other.error:
