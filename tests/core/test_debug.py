@@ -288,7 +288,6 @@ def test_planted_fault_is_located_on_a_gpu(kind, fault):
     """Some change shows each fault in the step; none differs without a fault."""
     cls, config = KINDS[kind]
     found = first_of(cls, fault=fault, **{**config, "num_agents": 70})
-    print(kind, fault, found)
     expected = None if fault == "none" else ("step", FOUND[cls][fault][1])
     assert (found and (found.kernel, found.array)) == expected
 
@@ -315,22 +314,20 @@ def test_barrier_missing_in_a_shipped_step_is_located(tmp_path):
     source = copy_without("WD_SYNC();", SCORED, TagGridWorld.kernel_sources["cuda_c"], tmp_path / "tag_gridworld")
 
     class Unguarded(TagGridWorld):
-        kernel_sources = {"cuda_c": source}  # noqa: RUF012
+        kernel_sources = {**TagGridWorld.kernel_sources, "cuda_c": source}
 
     found = first_of(Unguarded, n=4, num_taggers=100)
-    print("tag_gridworld", found)
     assert found
     assert (found.kernel, found.array) == ("step", "rewards")
 
 
 @pytest.mark.gpu
-def test_barrier_missing_in_a_shipped_learning_kernel_is_located(tmp_path, monkeypatch):
-    """Gradients of exact training are then of another layer's old numbers."""
+def test_barrier_missing_in_shipped_network_kernels_is_located(tmp_path, monkeypatch):
+    """Values of exact training are then of old numbers; the first kernel with the fault is named."""
     copy_without("MEET();", HIDDEN, KERNELS / "exact_layers.cuh", tmp_path / "kernels")
     monkeypatch.setattr(exact, "KERNELS", tmp_path / "kernels")
     words = ["cartpole", "--backend", "pycuda", "--envs", "64", "--steps", "1", "--train", "a2c", "--bisect", "--fused"]
     words += [f"--change={name}" for name in ("memory", "delays-1", "delays-2")]
     result = invoke(*words, "--set", "trainer.exact=true", "--set", "trainer.train_batch_size=1024")
-    print("exact_learn", result.output)
     assert result.exit_code == 1, result.output
-    assert "kernel 'learn': parts[" in result.stdout
+    assert "launch 2, kernel 'evaluate': out[" in result.stdout
