@@ -314,7 +314,7 @@ def test_barrier_missing_in_a_shipped_step_is_located(tmp_path):
     source = copy_without("WD_SYNC();", SCORED, TagGridWorld.kernel_sources["cuda_c"], tmp_path / "tag_gridworld")
 
     class Unguarded(TagGridWorld):
-        kernel_sources = {**TagGridWorld.kernel_sources, "cuda_c": source}
+        kernel_sources = {**TagGridWorld.kernel_sources, "cuda_c": source}  # noqa: RUF012
 
     found = first_of(Unguarded, n=4, num_taggers=100)
     assert found
