@@ -300,7 +300,10 @@ HIDDEN = """forward<true>(tile.hidden1, tile.hidden2);
 
 
 def copy_without(barrier, text, file, folder):
-    """Copy a source's folder, without a barrier in a text that the file has once; return the copied file."""
+    """Copy a source's folder, without a barrier; return the copied file.
+
+    The barrier is in a text that the file has once.
+    """
     copy = shutil.copytree(file.parent, folder) / file.name
     source = copy.read_text()
     assert source.count(text) == 1
@@ -323,7 +326,10 @@ def test_barrier_missing_in_a_shipped_step_is_located(tmp_path):
 
 @pytest.mark.gpu
 def test_barrier_missing_in_shipped_network_kernels_is_located(tmp_path, monkeypatch):
-    """Values of exact training are then of old numbers; the first kernel with the fault is named."""
+    """Values of exact training are then of old numbers.
+
+    The first kernel that includes the fault is named.
+    """
     copy_without("MEET();", HIDDEN, KERNELS / "exact_layers.cuh", tmp_path / "kernels")
     monkeypatch.setattr(exact, "KERNELS", tmp_path / "kernels")
     words = ["cartpole", "--backend", "pycuda", "--envs", "64", "--steps", "1", "--train", "a2c", "--bisect", "--fused"]
