@@ -185,18 +185,18 @@ def first_fault(start: Callable[[], Run], change: Change, n: int, *, is_located:
         if error := one.error or other.error:
             which = "first" if one.error else "second"
             values = f"only the {which} run failed: {type(error).__name__}: {error}"
-            return Fault(f"{_unit(one, other)} {unit}", "", "", (), values)
+            return Fault(_name(unit, one.run or other.run), "", "", (), values)
     return None
 
 
-def _unit(*sides: _Side) -> str:
-    return next((side.run.unit for side in sides if side.run), "step")
+def _name(unit: int, run: Run | None) -> str:
+    return f"{run.unit} {unit}" if run and unit else "the start"
 
 
 def _difference(one: _Side, other: _Side, unit: int) -> Fault | None:
     """Return the first difference of a unit's records."""
-    step, last = f"{_unit(one, other)} {unit}" if unit else "the start", ""
-    n_launches = 0
+    run = one.run or other.run
+    step, last, n_launches = _name(unit, run), "", 0
     for a, b in zip(one.records, other.records, strict=False):
         n_launches += a.is_launch or b.is_launch
         launch = f"{step}, launch {n_launches}" if a.is_launch else step
@@ -211,7 +211,7 @@ def _difference(one: _Side, other: _Side, unit: int) -> Fault | None:
             (f"{step}, {after}, outside of kernels", "", ((a.before, {}), (b.before, {}))),
             (launch + part, kernel, ((a.after, a.before), (b.after, b.before))),
         ):
-            if fault := _of_arrays(where, writer, *pair, one.run or other.run):
+            if fault := _of_arrays(where, writer, *pair, run):
                 return fault
         last = kernel if a.is_launch else last
     return None
