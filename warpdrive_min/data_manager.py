@@ -91,10 +91,10 @@ class CUDADataManager:
 
         plain, shared_with_torch = DataFeed(), DataFeed()
         plain.add_data(constants.LOG_MASK, zeros(self.episode_length + 1))
-        plain.add_data(constants.TIMESTEP, zeros(self.n_envs))
-        plain.add_data(constants.EPISODE, zeros(self.n_envs))
+        plain.add_data(constants.TIMESTEP, zeros(self.n_envs), per_env=True)
+        plain.add_data(constants.EPISODE, zeros(self.n_envs), per_env=True)
         plain.add_data(constants.RESET_SEED, zeros(2))
-        shared_with_torch.add_data(constants.DONE, zeros(self.n_envs))
+        shared_with_torch.add_data(constants.DONE, zeros(self.n_envs), per_env=True)
         self.push_data_to_device(plain)
         self.push_data_to_device(shared_with_torch, torch_accessible=True)
 

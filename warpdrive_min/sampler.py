@@ -178,9 +178,9 @@ class CUDASampler:
         stream = STREAM_ACTIONS + len(self._arrays)
         array = ActionArray(action_name, stream, shape[1], n_types, () if is_deterministic else counts)
         feed = DataFeed()
-        feed.add_data(array.draws, np.zeros(data_manager.n_envs, np.int32))
+        feed.add_data(array.draws, np.zeros(data_manager.n_envs, np.int32), per_env=True)
         if is_deterministic:
-            feed.add_data(array.ou_state, np.zeros(shape, np.float32))
+            feed.add_data(array.ou_state, np.zeros(shape, np.float32), per_env=True)
             feed.add_data(ONE, np.ones(1, np.float32))
         else:
             feed.add_data(array.impossible, np.zeros(shape[:2], np.int32), scratch=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +10,10 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from envs.tag_gridworld import TagGridWorld
 from tests.environments import fragile
 from tests.environments.fragile import Fragile
+from tests.environments.relay import Relay
 from tests.support import needs_cuda_compiler
 from warpdrive_min import EnvWrapper, backends
 from warpdrive_min.agreement import Subject
@@ -21,42 +24,56 @@ from warpdrive_min.backends.cuda_source import warp_drive_sizes, whole_text, wit
 from warpdrive_min.cli import app
 from warpdrive_min.function_manager import KERNELS, LaunchShape
 from warpdrive_min.tracing import named
+from warpdrive_min.training.paths.exact import exact
 
 FRAGILE = f"{Path(fragile.__file__)}"
 FOUND = {
-    "no barrier": {"order": "observations"},
-    "sum in any order": {"order": "rewards"},
-    "shared memory": {"memory": "rewards"},
-    "array": {"memory": "place"},
-    "last writer": {"order": "leader"},
+    Fragile: {
+        "no barrier": ("order", "observations"),
+        "sum in any order": ("order", "rewards"),
+        "shared memory": ("memory", "rewards"),
+        "array": ("memory", "place"),
+        "last writer": ("order", "leader"),
+    },
+    Relay: {
+        "arrival": ("order", "slot"),
+        "reused buffer": ("serial", "place"),
+        "no padding": ("memory", "rewards"),
+        "next environment": ("order", "observations"),
+    },
 }
 """Change that shows a fault on `host`, and the array that differs first."""
-FOUND_OF_THREADS = {**FOUND, "last writer": {"serial": "leader"}}
+WITH_THREADS = {**FOUND[Fragile], "last writer": ("serial", "leader")}
+"""The same of Fragile's kernels with a thread for each agent."""
+KINDS = {"blocks": (Fragile, {}), "threads": (Fragile, {"threads": True}), "relay": (Relay, {"num_agents": 70})}
+"""Environment and its settings, by kind of kernels."""
 
 
-def fault_of(fault, change, backend="host", *, is_located=True, **config):
-    """Return the first difference of Fragile under a change."""
-    config = {"fault": fault, **config}
-    subject = Subject(target="", cls=Fragile, backend=backend, config=config, n_envs=3)
+def fault_of(cls, change, backend="host", *, n=2, is_located=True, **config):
+    """Return the first difference of an environment under a change."""
+    subject = Subject(target="", cls=cls, backend=backend, config=config, n_envs=3)
     table = {each.name: each for each in changes(backends.get(backend), exact=True)}
-    return first_fault(lambda: environment_run(subject), table[change], 2, is_located=is_located)
+    return first_fault(lambda: environment_run(subject), table[change], n, is_located=is_located)
 
 
-@pytest.mark.parametrize("threads", [False, True])
-def test_planted_fault_is_located(threads):
+@pytest.mark.parametrize("kind", KINDS)
+def test_planted_fault_is_located(kind):
     """Each fault is found in the step, at its first array.
 
     Without a fault all changes are equal.
     """
-    found = FOUND_OF_THREADS if threads else FOUND
-    for fault, (change, array) in {name: next(iter(each.items())) for name, each in found.items()}.items():
-        got = fault_of(fault, change, threads=threads)
+    cls, config = KINDS[kind]
+    found = WITH_THREADS if kind == "threads" else FOUND[cls]
+    for fault, (change, array) in found.items():
+        got = fault_of(cls, change, fault=fault, **config)
         assert got is not None, fault
-        assert (got.kernel, got.array, got.index[0]) == ("step", array, 0), fault
+        assert (got.kernel, got.array) == ("step", array), fault
         assert got.where.startswith("step 1, launch 2, kernel 'step'"), got
         assert got.is_rounding == (fault == "sum in any order"), fault
-    for change in {name for each in found.values() for name in each}:
-        assert fault_of("none", change, threads=threads) is None
+        if fault == "next environment":
+            assert got.index[1] == config["num_agents"] - 1, "only the last agent sees another environment"
+    for change in {name for name, _ in found.values()}:
+        assert fault_of(cls, change, **config) is None
 
 
 def test_element_and_both_values_are_named():
@@ -64,7 +81,7 @@ def test_element_and_both_values_are_named():
 
     An agent sees its neighbour's old place in one order, the new one in the other.
     """
-    fault = fault_of("no barrier", "order")
+    fault = fault_of(Fragile, "order", fault="no barrier")
     first = EnvWrapper(Fragile("no barrier"), num_envs=3, env_backend="host", exact=True)
     first.reset()
     first.cuda_data_manager.tensor("sampled_actions").zero_()
@@ -76,7 +93,7 @@ def test_element_and_both_values_are_named():
 
 def test_without_location_no_kernel_is_named():
     """Arrays are compared after each step only."""
-    fault = fault_of("no barrier", "order", is_located=False)
+    fault = fault_of(Fragile, "order", fault="no barrier", is_located=False)
     assert (fault.where, fault.kernel, fault.array) == ("step 1", "", "observations")
 
 
@@ -220,10 +237,15 @@ def test_command_repeats_a_training():
         (["nope"], "debug: unknown environment"),
         (["cartpole", "--backend", "cpu", "--change", "x"], "debug.change: unknown for cpu (got 'x')"),
         ([FRAGILE, "--backend", "cpu"], "must have numpy kernels for backend 'cpu'"),
+<<<<<<< HEAD
         (["cartpole", "--fused"], "debug.fused: is for --train with --bisect"),
         (["cartpole", "--train", "a2c", "--fused"], "debug.fused: is for --train with --bisect"),
         (["cartpole", "--train", "a2c", "--envs", "8", "--set", "trainer.num_envs=4"], "must be that of --envs, 8"),
         (["cartpole", "--train", "a2c", "--set", "population.size=2"], "must be null for debug"),
+=======
+        (["cartpole", "--fused"], "debug.fused: is for a training"),
+        (["cartpole", "--train", "a2c", "--set", "trainer.num_gpus=2"], "must be 1 for debug"),
+>>>>>>> faults60
     ],
 )
 def test_bad_input_is_one_line(words, text):
@@ -259,15 +281,66 @@ def test_delayed_kernels_compile_for_a_gpu(name):
     assert cuda_c.compile_cubin(KERNELS / "fill_shared.cu", constants, "sm_90").stat().st_size
 
 
-ON_A_GPU = {fault: next(iter(found.values())) for fault, found in FOUND.items()}
+def first_of(cls, backend="pycuda", **config):
+    """Return the first difference that any change shows, or None."""
+    names = [each.name for each in changes(backends.get(backend), exact=True)]
+    return next(filter(None, (fault_of(cls, name, backend, **config) for name in names)), None)
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("threads", [False, True])
-@pytest.mark.parametrize("fault", ["none", *ON_A_GPU])
-def test_planted_fault_is_located_on_a_gpu(fault, threads):
+@pytest.mark.parametrize(
+    ("kind", "fault"), [(kind, each) for kind in KINDS for each in ("none", *FOUND[KINDS[kind][0]])]
+)
+def test_planted_fault_is_located_on_a_gpu(kind, fault):
     """Some change shows each fault in the step; none differs without a fault."""
-    names = [each.name for each in changes(backends.get("pycuda"), exact=True)]
-    tried = [fault_of(fault, name, "pycuda", threads=threads, num_agents=70) for name in names]
-    found = {(each.kernel, each.array) for each in tried if each}
-    assert found == ({("step", ON_A_GPU[fault])} if fault != "none" else set())
+    cls, config = KINDS[kind]
+    found = first_of(cls, fault=fault, **{**config, "num_agents": 70})
+    expected = None if fault == "none" else ("step", FOUND[cls][fault][1])
+    assert (found and (found.kernel, found.array)) == expected
+
+
+SCORED = """  WD_SYNC();
+  WD_EACH_AGENT(local, env, agent) {
+    rewards"""
+HIDDEN = """forward<true>(tile.hidden1, tile.hidden2);
+    MEET();"""
+
+
+def copy_without(barrier, text, file, folder):
+    """Copy a source's folder, without a barrier; return the copied file.
+
+    The barrier is in a text that the file has once.
+    """
+    copy = shutil.copytree(file.parent, folder) / file.name
+    source = copy.read_text()
+    assert source.count(text) == 1
+    copy.write_text(source.replace(text, text.replace(barrier, "")))
+    return copy
+
+
+@pytest.mark.gpu
+def test_barrier_missing_in_a_shipped_step_is_located(tmp_path):
+    """Rewards of Tag GridWorld are then given before the score."""
+    source = copy_without("WD_SYNC();", SCORED, TagGridWorld.kernel_sources["cuda_c"], tmp_path / "tag_gridworld")
+
+    class Unguarded(TagGridWorld):
+        kernel_sources = {**TagGridWorld.kernel_sources, "cuda_c": source}  # noqa: RUF012
+
+    found = first_of(Unguarded, n=4, num_taggers=100)
+    assert found
+    assert (found.kernel, found.array) == ("step", "rewards")
+
+
+@pytest.mark.gpu
+def test_barrier_missing_in_shipped_network_kernels_is_located(tmp_path, monkeypatch):
+    """Values of exact training are then of old numbers.
+
+    The first kernel that includes the fault is named.
+    """
+    copy_without("MEET();", HIDDEN, KERNELS / "exact_layers.cuh", tmp_path / "kernels")
+    monkeypatch.setattr(exact, "KERNELS", tmp_path / "kernels")
+    words = ["cartpole", "--backend", "pycuda", "--envs", "64", "--steps", "1", "--train", "a2c", "--bisect", "--fused"]
+    words += [f"--change={name}" for name in ("memory", "delays-1", "delays-2")]
+    result = invoke(*words, "--set", "trainer.exact=true", "--set", "trainer.train_batch_size=1024")
+    assert result.exit_code == 1, result.output
+    assert "launch 2, kernel 'evaluate': out[" in result.stdout

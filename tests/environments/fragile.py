@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -11,19 +11,21 @@ from warpdrive_min import CUDAEnvironmentContext, DataFeed
 from warpdrive_min.environment import trainer_arrays
 from warpdrive_min.spaces import Discrete
 
-FAULTS: Final = ("none", "no barrier", "sum in any order", "shared memory", "array", "last writer")
-
 
 class Fragile(CUDAEnvironmentContext):
     """Agents move, see their neighbour, and share the sum of their places.
 
     Args:
-        fault: One of `FAULTS`.
+        fault: One of `faults`.
         threads: The kernels have a thread for each agent.
         num_agents: Number of agents; more than 32 are in several warps.
     """
 
     name, episode_length = "Fragile", 6
+    faults: ClassVar[tuple[str, ...]] = (
+        *("none", "no barrier", "sum in any order"),
+        *("shared memory", "array", "last writer"),
+    )
 
     def __init__(self, fault: str = "none", *, threads: bool = False, num_agents: int = 5) -> None:
         super().__init__()
@@ -33,7 +35,7 @@ class Fragile(CUDAEnvironmentContext):
         self.action_space = dict.fromkeys(range(num_agents), Discrete(2))
 
     def get_constants(self) -> dict[str, Any]:
-        return {"FAULT": FAULTS.index(self.fault)}
+        return {"FAULT": self.faults.index(self.fault)}
 
     def get_data_dictionary(self) -> DataFeed:
         feed = DataFeed()

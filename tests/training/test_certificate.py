@@ -416,8 +416,7 @@ def _model(fields: dict) -> dict:
         (lambda f: f.update(run_config={}), "run config policy: must name at least one"),
         (lambda f: f["run_config"].update(trainer=[]), "run config trainer: must be a valid dictionary"),
         (lambda f: f["run_config"]["trainer"].update(seed=None), "run_config.trainer.seed must be a number"),
-        (lambda f: f["run_config"]["trainer"].update(num_gpus=8), "a certified run must have one process (got 8)"),
-        (lambda f: f["run_config"].update(population={"size": 2}), "a certified run must not be a population"),
+        (lambda f: f["run_config"]["trainer"].update(num_gpus=8), "run_config.trainer.num_gpus must be 1"),
         (lambda f: _model(f).update(model_ckpt_filepath=__file__), "a certified run starts from its seed alone"),
         (lambda f: _model(f).update(fc_dims=[2**40, 2**40]), "fc_dims: must be less than or equal to"),
         (lambda f: f["run_config"]["env"].update(episode_length="1; exit"), "episode_length: must be a valid integer"),
@@ -533,22 +532,30 @@ def test_runs_that_do_not_go_on_as_they_began_are_refused(change, more, said, st
     assert {path: path.read_bytes() for path in stopped.glob(certificates.NAME)} == before
 
 
-@pytest.mark.parametrize("more", [["-n", "2"], ["--auto-scale"]])
-def test_what_is_no_single_run_is_not_certified(more, tmp_path):
-    """Runs of several processes and searches are not certified.
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["-n", "2"], "a certified run must have one process, or be exact (got 2)"),
+        (["--auto-scale"], "needs a training run; leave --certify out"),
+    ],
+)
+def test_what_is_no_single_run_is_not_certified(more, said, tmp_path):
+    """Other bits on several processes, and searches, are not certified.
 
     A search is for a number of environments.
     """
     result = train(tmp_path, "--certify", *more)
     assert result.exit_code == 1
-    assert "train.certify: needs a training run of one process; leave --certify out" in result.output
+    assert f"train.certify: {said}" in result.output
 
 
-def test_populations_are_not_certified(tmp_path):
-    """Populations are not certified: no agent can be replayed alone."""
-    result = train(tmp_path, "--certify", "--population", "2")
-    assert result.exit_code == 1
-    assert "train.certify: a certified run must not be a population (got 2); train one" in result.output
+def test_population_is_certified(tmp_path):
+    """A certificate of a population has the weights of all members."""
+    assert train(tmp_path, "--certify", "--population", "2", "--results-dir", "both").exit_code == 0
+    folder = tmp_path / "single_cartpole" / "experiments" / "both"
+    assert Certificate.read(folder).run_config["population"]["size"] == 2
+    assert "policy/shared/model/members.fc.0.0.weight" in Certificate.read(folder).points[-1].tensors
+    assert run("verify", folder).output.startswith(f"VERIFIED: iterations 0 to {N_ITERATIONS} of")
 
 
 def test_weights_from_a_file_are_not_certified(certified, tmp_path):

@@ -20,6 +20,7 @@ from warpdrive_min.errors import ConfigError
 from warpdrive_min.training.paths.exact.layers import share_of
 from warpdrive_min.training.paths.exact.learning import ExactLearning
 from warpdrive_min.training.ranks import World
+from warpdrive_min.training.record import certificate
 from warpdrive_min.training.scale.distributed import launch, process_group
 
 pytestmark = pytest.mark.skipif(not backends.BACKENDS["host"].availability().available, reason="no C++ compiler")
@@ -73,6 +74,7 @@ def trained(name: str, backend: str, folder: Path, world: World) -> dict:
     found = {
         "shared": {name: tensor.detach().cpu().clone() for name, tensor in trainer._shared_state().items()},
         "environments": {name: data.tensor(name).cpu().clone() for name in ("observations", "rewards")},
+        "hashes": certificate.point(trainer).tensors,
         "best": trainer.best_return,
         "explained": row.get("shared/explained_variance"),
         "share": 1.0 if weights is None else float(weights.mean()),
@@ -125,6 +127,7 @@ def test_any_number_of_ranks_gives_the_same_bits(n_ranks, backend, alone, tmp_pa
             assert not builders.differences(found["shared"], want["shared"]), name
             assert found["best"] == want["best"]
             assert found["explained"] == pytest.approx(want["explained"], abs=1e-5, nan_ok=True)
+        assert ranks[0][name]["hashes"] == want["hashes"], "a certificate is that of one process"
         together = {key: torch.cat([each[name]["environments"][key] for each in ranks]) for key in want["environments"]}
         assert not builders.differences(together, want["environments"]), name
 

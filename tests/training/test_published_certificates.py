@@ -15,10 +15,20 @@ from warpdrive_min.training.config import RunConfig
 from warpdrive_min.training.record.certificate import Certificate
 
 PUBLISHED = sorted((RESULTS / "certificates").glob("*.json"))
-BY_DAY = ("cartpole-a2c-pycuda", "cartpole-ppo-host", "pendulum-ddpg-pycuda", "rice-ppo", "tag_gridworld-a2c")
+BY_DAY = ("cartpole-a2c-pycuda", "cartpole-ppo-host-0", "pendulum-ddpg-pycuda", "rice-ppo", "tag_gridworld-a2c")
 """Starts of names that every run replays; the others are nightly."""
 ALGORITHMS = {"cartpole": ("A2C", "PPO"), "pendulum": ("A2C", "DDPG", "PPO")}
 """Algorithms trained on a GPU, from five seeds each."""
+FEATURES = {
+    "normalised": lambda one: (
+        (policy := one.run_config["policy"]["shared"])["normalize_rewards"]
+        and policy["model"]["normalize_observations"]
+    ),
+    "gru": lambda one: one.run_config["policy"]["shared"]["model"]["type"] == "gru",
+    "population": lambda one: one.run_config["population"]["size"] > 1,
+    "ranks": lambda one: one.origin.machine["ranks"] == "2",
+}
+"""True for a certificate with a feature of exact training, by the end of its name."""
 SHIPPED = {
     path: name.upper()
     for path in Path(inspect.getfile(envs)).parent.rglob("run_config_*.yaml")
@@ -38,18 +48,24 @@ def test_each_algorithm_has_five_seeds_from_a_gpu():
 
     Files are complete and named by runs; one commit trained them.
     """
-    found, commits = Counter(), set()
+    found, commits, features = Counter(), set(), set()
     for path in PUBLISHED:
         one = Certificate.read(path)
         trainer = one.run_config["trainer"]
         assert trainer["exact"]
-        assert path.stem == f"{one.env}-{algorithm(one).lower()}-{trainer['env_backend']}-{trainer['seed']}"
-        if trainer["env_backend"] == "pycuda":
+        *_, feature = path.stem.split("-")
+        ending = f"-{feature}" if feature in FEATURES else ""
+        assert path.stem == f"{one.env}-{algorithm(one).lower()}-{trainer['env_backend']}-{trainer['seed']}{ending}"
+        if ending:
+            assert FEATURES[feature](one), path.stem
+            features.add(feature)
+        elif trainer["env_backend"] == "pycuda":
             assert one.origin.machine["gpu"].startswith("NVIDIA")
             found[one.env, algorithm(one)] += 1
             commits.add(one.origin.commit)
     assert found == {(env, name): 5 for env, names in ALGORITHMS.items() for name in names}
     assert len(commits) == 1
+    assert features == {*FEATURES}
 
 
 def test_each_shipped_run_has_a_certificate():
@@ -57,7 +73,7 @@ def test_each_shipped_run_has_a_certificate():
 
     Only exact training differs.
     """
-    whole = [Certificate.read(path) for path in PUBLISHED if "-host-" in path.stem]
+    whole = [Certificate.read(path) for path in PUBLISHED if path.stem.endswith("-host-0")]
     found = {(one.env, algorithm(one)): one for one in whole}
     for path, name in SHIPPED.items():
         certified = RunConfig.from_dict(found.pop((path.parent.name, name)).run_config).to_dict()
@@ -71,9 +87,13 @@ def test_each_shipped_run_has_a_certificate():
 @pytest.mark.parametrize(
     "path",
     [
-        pytest.param(path, id=path.stem, marks=[] if path.stem.startswith(BY_DAY) else [pytest.mark.nightly])
+        pytest.param(
+            path,
+            id=path.stem,
+            marks=[] if path.stem.startswith(BY_DAY) or path.stem.endswith((*FEATURES,)) else [pytest.mark.nightly],
+        )
         for path in PUBLISHED
-        if path.stem.endswith("-0")
+        if path.stem.endswith(("-0", *FEATURES))
     ],
 )
 def test_beginning_is_replayed_without_a_gpu(path):
@@ -82,7 +102,7 @@ def test_beginning_is_replayed_without_a_gpu(path):
     They have the GPU's bits, or those of its CPU. If a change of exact training means to change them, train again
     with --certify, on any backend.
     """
-    n = 4 if "pycuda" in path.stem else 1
+    n = 4 if path.stem.endswith("pycuda-0") else 1
     verdict = replayed(Certificate.read(path), iterations=n, backend="host")
     assert verdict.name == VERIFIED, "\n".join(verdict.lines()[:3])
     assert verdict.agreement.last == n

@@ -77,16 +77,20 @@ class _Side:
 
     def __init__(self, start: Callable[[], Run], setting: Setting, *, is_located: bool) -> None:
         self._start, self._setting, self._is_located = start, setting, is_located
-        self._kept: dict[bytes, Array] = {}
+        self._copied: dict[bytes, Array] = {}
         self._end: Copies = {}
         self._filler: Launch | None = None
         self.run: Run | None = None
         self.records: list[Record] = []
         self.error: Exception | None = None
 
-    def play(self) -> None:
-        """Start, or advance by one unit; record the launches; synchronises."""
-        self.records, self._kept = [], {}
+    def play(self, copied: dict[bytes, Array]) -> None:
+        """Start, or advance by one unit; record the launches; synchronises.
+
+        Args:
+            copied: Copies of the unit by their contents, of both sides; equal contents are stored once.
+        """
+        self.records, self._copied = [], copied
         watch = tracing.watched(self._watched) if self._is_located else contextlib.nullcontext()
         with self._setting.applied(), watch:
             try:
@@ -122,7 +126,7 @@ class _Side:
         return self.run.arrays() if self.run else {}
 
     def _copies(self, tensors: Mapping[str, torch.Tensor]) -> Copies:
-        """Copy tensors to the host; equal contents are stored once per unit."""
+        """Copy tensors to the host."""
         copies = {}
         for name, tensor in tensors.items():
             given = tensor.detach()
@@ -130,9 +134,9 @@ class _Side:
             key = hashlib.blake2b(
                 np.ascontiguousarray(array).tobytes() + f"{array.dtype}{array.shape}".encode()
             ).digest()
-            if key not in self._kept:
-                self._kept[key] = array.copy()
-            copies[name] = self._kept[key]
+            if key not in self._copied:
+                self._copied[key] = array.copy()
+            copies[name] = self._copied[key]
         return copies
 
 
@@ -171,8 +175,9 @@ def first_fault(start: Callable[[], Run], change: Change, n: int, *, is_located:
     """
     one, other = (_Side(start, each, is_located=is_located) for each in (change.first, change.second))
     for unit in range(n + 1):
+        copied: dict[bytes, Array] = {}
         for side in (one, other):
-            side.play()
+            side.play(copied)
         if fault := _difference(one, other, unit):
             return fault
         if one.error and other.error:
@@ -180,18 +185,18 @@ def first_fault(start: Callable[[], Run], change: Change, n: int, *, is_located:
         if error := one.error or other.error:
             which = "first" if one.error else "second"
             values = f"only the {which} run failed: {type(error).__name__}: {error}"
-            return Fault(f"{_unit(one, other)} {unit}", "", "", (), values)
+            return Fault(_name(unit, one.run or other.run), "", "", (), values)
     return None
 
 
-def _unit(*sides: _Side) -> str:
-    return next((side.run.unit for side in sides if side.run), "step")
+def _name(unit: int, run: Run | None) -> str:
+    return f"{run.unit} {unit}" if run and unit else "the start"
 
 
 def _difference(one: _Side, other: _Side, unit: int) -> Fault | None:
     """Return the first difference of a unit's records."""
-    step, last = f"{_unit(one, other)} {unit}" if unit else "the start", ""
-    n_launches = 0
+    run = one.run or other.run
+    step, last, n_launches = _name(unit, run), "", 0
     for a, b in zip(one.records, other.records, strict=False):
         n_launches += a.is_launch or b.is_launch
         launch = f"{step}, launch {n_launches}" if a.is_launch else step
@@ -206,7 +211,7 @@ def _difference(one: _Side, other: _Side, unit: int) -> Fault | None:
             (f"{step}, {after}, outside of kernels", "", ((a.before, {}), (b.before, {}))),
             (launch + part, kernel, ((a.after, a.before), (b.after, b.before))),
         ):
-            if fault := _of_arrays(where, writer, *pair, one.run or other.run):
+            if fault := _of_arrays(where, writer, *pair, run):
                 return fault
         last = kernel if a.is_launch else last
     return None

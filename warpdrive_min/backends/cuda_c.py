@@ -171,7 +171,7 @@ def unit(source: Path, constants: Mapping[str, Constant], after: str = "") -> st
 def _unit(constants: Mapping[str, Constant], before: Sequence[str], source: Path, *after: str) -> str:
     words, text = _own_headers("words.cuh"), read(source)
     if DELAY in MACROS:
-        words += ["#if defined(__CUDACC__)", "#define __syncthreads() (wd_delay(__LINE__), __syncthreads())", "#endif"]
+        words += ["#if defined(__CUDACC__)", "#define __syncthreads() (__syncthreads(), wd_delay(__LINE__))", "#endif"]
         text = with_starts(text, " wd_delay(__LINE__);")
     return "\n".join([prelude(constants), *before, *words, f"#line 1 {literal(str(source))}", text, *after])
 

@@ -25,11 +25,10 @@ from warpdrive_min.commands.environments import (
 )
 from warpdrive_min.commands.plan import make_plan, unfused_settings, with_settings
 from warpdrive_min.config import MAX_SEED
-from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.errors import known, one_line, require
 from warpdrive_min.terminal import echo
 from warpdrive_min.training.config import RunConfig
-from warpdrive_min.training.record.certificate import ReplayTrainer
+from warpdrive_min.training.scale.replay import replay_trainer
 
 ITERATIONS = 3
 """Default iterations of a training."""
@@ -74,6 +73,7 @@ def debug(
             given, seed = read_settings(settings or [], "debug.set"), seed or 0
             start, chosen, is_exact = _steps(path, backend, given, envs, seed, steps)
         else:
+<<<<<<< HEAD
             options = {
                 "trainer.num_envs": ("--envs", envs),
                 "trainer.seed": ("--seed", seed),
@@ -82,6 +82,9 @@ def debug(
             given = read_settings(settings or [], "debug.set", options)
             given["trainer.seed"] = seed = given.get("trainer.seed") or 0
             start, chosen, is_exact = _training(path, given, train, unfused=bisect and not fused)
+=======
+            start, chosen, is_exact = _training(path, backend, train, given, envs, seed, bisect, fused)
+>>>>>>> faults60
         table = {each.name: each for each in changes(backends.get(chosen), exact=is_exact)}
         for name in change or []:
             why = "" if is_exact else " of a run that is not exact"
@@ -126,6 +129,7 @@ def _steps(
     return partial(environment_run, subject), chosen, True
 
 
+<<<<<<< HEAD
 def _training(path: str, given: Mapping[str, Any], config: str, *, unfused: bool) -> Started:
     run = make_plan(path, Path(config), given, None, None)
     name, settings = run.env_name, run.run_config
@@ -135,24 +139,39 @@ def _training(path: str, given: Mapping[str, Any], config: str, *, unfused: bool
     is_chosen = "trainer.env_backend" in given
     env = make_environment(name, settings.env, "debug")
     chosen = settings.trainer.env_backend if is_chosen else first_available(env, "debug")
+=======
+def _training(
+    path: str,
+    backend: str | None,
+    config: str,
+    given: Mapping[str, Any],
+    envs: int | None,
+    seed: int,
+    is_located: bool,
+    is_fused: bool,
+) -> Started:
+    sizes = {} if envs is None else {"trainer.num_envs": envs}
+    run = make_plan(path, Path(config), {**given, **sizes, "trainer.seed": seed}, None, None)
+    name, settings = run.env_name, run.run_config
+    n_gpus = settings.trainer.num_gpus
+    require(n_gpus == 1, "run config trainer.num_gpus", "must be 1 for debug", n_gpus, "set it so with --set")
+    chosen = backend or first_available(make_environment(name, settings.env, "debug"), "debug")
+>>>>>>> faults60
     backends.get(chosen)
-    settings = with_settings(
-        settings, {"trainer.env_backend": chosen, **(unfused_settings(settings) if unfused else {})}
-    )
-    return partial(_trainer, name, settings), chosen, settings.trainer.exact
+    located = (
+        {"trainer.mode": "eager"} if is_fused else unfused_settings(settings)
+    )  # a graph copies nothing to the host
+    settings = with_settings(settings, {"trainer.env_backend": chosen, **(located if is_located else {})})
+    return partial(training_run, name, settings), chosen, settings.trainer.exact
 
 
-def _trainer(name: str, config: RunConfig) -> Run:
+def training_run(name: str, config: RunConfig) -> Run:
     """Start a training that writes no files."""
-    env, settings = make_environment(name, config.env, "debug"), config.trainer
-    wrapper = EnvWrapper(
-        env, num_envs=settings.num_envs, env_backend=settings.env_backend, auto_reset=True, exact=settings.exact
-    )
-    trainer = ReplayTrainer(wrapper, config, verbose=False)
+    trainer = replay_trainer(make_environment(name, config.env, "debug"), config)
 
     def arrays() -> Mapping[str, Any]:
         state = trainer.state()
         assert state is not None, "a trainer of one rank has all of its state"
         return state[0]
 
-    return Run(advance=trainer.iterate, arrays=arrays, wrapper=wrapper, unit="iteration")
+    return Run(advance=trainer.iterate, arrays=arrays, wrapper=trainer.wrapper, unit="iteration")

@@ -42,7 +42,7 @@ from warpdrive_min.training.loop import checkpoint
 from warpdrive_min.training.loop.progress import ProgressLine
 from warpdrive_min.training.paths.table import explain as explained
 from warpdrive_min.training.ranks import World
-from warpdrive_min.training.record.certificate import Certifier
+from warpdrive_min.training.record.certificate import Certifier, require_replayable
 from warpdrive_min.training.run_folder import reserve, runs_of
 from warpdrive_min.training.scale.autoscale import auto_scale as scale
 from warpdrive_min.training.scale.distributed import launch, process_group, require_processes
@@ -149,9 +149,9 @@ def train(
         is_on_cpu, is_shown = chosen in ("host", "cpu"), not (quiet or explain or is_rank())
         if is_on_cpu and is_shown and (warning := cores.busy(cores.load(), cores.n_cores())):
             say(warning)
-        rule, do = "needs a training run of one process", "leave --certify out"
-        is_one = run.trainer.num_gpus == 1 and not is_rank() and not (auto_scale or explain)
-        require(is_one or trace is None, "train.trace", rule, do="leave --trace out")
+        trains = not (auto_scale or explain)
+        is_one = run.trainer.num_gpus == 1 and not is_rank() and trains
+        require(is_one or trace is None, "train.trace", "needs a training run of one process", do="leave --trace out")
         most, runs = tracing.MOST_RUNS, iterations or tracing.N_RUNS
         is_short, held = trace is None or runs <= most, "with --trace, which holds all events in memory"
         require(is_short, "train.iterations", f"must be at most {most:,} {held}", runs, "trace fewer")
@@ -159,7 +159,9 @@ def train(
             refused = "cannot be used with --trace, which saves no run"
             require(trace is None or not is_given, f"train.{option}", refused, do="leave it out")
         require(trace is not None or not unfused, "train.unfused", "needs --trace FILE", do="leave --unfused out")
-        require(is_one or not certify, "train.certify", rule, do=do)
+        if certify:
+            require(trains, "train.certify", "needs a training run", do="leave --certify out")
+            require_replayable("train.certify", run, run.trainer.num_gpus)
         rule, do = "is for an environment that `verify` knows by name", "leave --certify out, or certify it in Python"
         require(plan.env_name in environments() or not certify, "train.certify", rule, plan.env_name, do)
 

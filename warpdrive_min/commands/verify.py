@@ -21,7 +21,6 @@ from warpdrive_min.commands.environments import (
     report_errors,
     say,
 )
-from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.errors import BackendUnavailable, CertificateError, WarpDriveError, one_line
 from warpdrive_min.terminal import echo
 from warpdrive_min.training.config import RunConfig
@@ -29,10 +28,11 @@ from warpdrive_min.training.record.certificate import (
     Certificate,
     Origin,
     ReplayResult,
-    ReplayTrainer,
     replay,
     replay_config,
 )
+from warpdrive_min.training.scale.replay import replay_trainer
+from warpdrive_min.training.trainer import Trainer
 
 VERIFIED: Final = "VERIFIED"
 DIFFERS: Final = "DIFFERS"
@@ -142,7 +142,7 @@ def _replayed(certificate: Certificate, iterations: int | None, backend: str | N
     )
 
 
-def _trainer(certificate: Certificate, backend: str | None) -> ReplayTrainer:
+def _trainer(certificate: Certificate, backend: str | None) -> Trainer:
     """Return the run at its start, on the given, recorded or first available backend."""
     name = environment_name(certificate.env, "verify")
     config = certificate.config
@@ -153,10 +153,7 @@ def _trainer(certificate: Certificate, backend: str | None) -> ReplayTrainer:
             backends.get(chosen)
         except BackendUnavailable:  # the verdict names the replay's backend
             chosen = first_available(env, "verify")
-    run = RunConfig.from_dict(replay_config(certificate, chosen))
-    n_envs, exact = run.trainer.num_envs, run.trainer.exact
-    wrapper = EnvWrapper(env, num_envs=n_envs, env_backend=chosen, auto_reset=True, exact=exact)
-    return ReplayTrainer(wrapper, run, verbose=False)
+    return replay_trainer(env, RunConfig.from_dict(replay_config(certificate, chosen)))
 
 
 @contextlib.contextmanager

@@ -276,11 +276,32 @@ class Run:
             env_steps=self.env_steps,
             seconds=time.perf_counter() - self._started,
             run_config=self.config.to_dict(),
-            environment=self._environment(),
+            environment=self.environment(),
             seed=self.seed,
             best_return=self.best_return,
         )
         return self._shared_state() | own, header
+
+    def whole_state(self) -> Tensors:
+        """Return the state as of one process with all environments; synchronises.
+
+        Arrays with a row for each environment have those of all ranks; others are the first rank's. Empty on the other
+        ranks.
+        """
+        state, own = self.state(), self._own_state()
+        tensors = {} if state is None else state[0]
+        return {
+            name: tensor if name not in own else tensor.flatten(0, 1)[None] if self._has_rows(name) else tensor[:1]
+            for name, tensor in tensors.items()
+        }
+
+    def _has_rows(self, name: str) -> bool:
+        """True if a rank's tensor has a row for each of its environments."""
+        section, *_, last = name.split("/")
+        if section != "env":
+            return section != "policy" or last == "memory"
+        data = self.wrapper.cuda_data_manager
+        return bool(data.attribute(last, "n_copies") or data.attribute(last, "per_env"))
 
     def checked_state(self) -> tuple[dict[str, torch.Tensor], checkpoint.Header] | None:
         """Return `state` after the checks before saving; synchronises.
@@ -337,7 +358,7 @@ class Run:
         Raises:
             CheckpointError: Environment, sizes or models differ; then nothing has changed.
         """
-        here = self._environment()
+        here = self.environment()
         differing = {key: (there, here.get(key)) for key, there in header.environment.items() if there != here.get(key)}
         require(
             header.environment == here,
@@ -380,7 +401,8 @@ class Run:
             state |= group.rank_state()
         return state
 
-    def _environment(self) -> checkpoint.TrainedIn:
+    def environment(self) -> checkpoint.TrainedIn:
+        """Return the names and sizes that a checkpoint must match."""
         wrapper = self.wrapper
         return {
             "name": wrapper.name,

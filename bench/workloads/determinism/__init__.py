@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -132,13 +133,12 @@ def first_difference(one: Digests, other: Digests) -> tuple[int, list[str]] | No
 
 def group_of(name: str) -> str:
     """Return the group of a tensor of a training state, by its name."""
-    first, *_, last = name.split("/")
-    if last == "observations" and first == "env":
-        return last
-    if first != "policy":
-        return {"env": "environment"}.get(first, first)
-    part = name.split("/")[2]
-    return {"algorithm": "optimiser", "own": "buffers"}.get(part, "weights")
+    if name == "env/observations":
+        return "observations"
+    section, _, *parts = name.split("/")
+    if section != "policy":
+        return {"env": "environment"}.get(section, section)
+    return {"algorithm": "optimiser", "own": "buffers"}.get(parts[0], "weights")
 
 
 def size_of_difference(one: Any, other: Any) -> dict[str, float]:
@@ -154,11 +154,8 @@ def size_of_difference(one: Any, other: Any) -> dict[str, float]:
     with np.errstate(invalid="ignore"):  # infinities
         error = np.abs(a - b)
         relative = error / np.maximum(np.maximum(np.abs(a), np.abs(b)), 1e-300)
-    largest = {
-        name: float(np.nan_to_num(each, nan=np.inf).max())
-        for name, each in (("absolute", error), ("relative", relative))
-    }
-    return {name: min(each, MOST) for name, each in largest.items()}
+    sizes = {"absolute": error, "relative": relative}
+    return {name: min(float(np.nan_to_num(each, nan=MOST).max()), MOST) for name, each in sizes.items()}
 
 
 # ------------------------------------------------------------------ set-up
@@ -186,23 +183,18 @@ class Run:
         return dict(np.load(self._folder / f"{iteration}.npz"))
 
     def delete(self) -> None:
-        """Delete its files."""
+        """Delete its files, which are large with a replay buffer."""
         shutil.rmtree(self._folder)
 
     def by_group(self) -> dict[str, list[str]]:
         """Return a short hash of each group of tensors, after each iteration."""
-        import hashlib
 
-        groups = {group_of(name) for name in self.digests[0]}
-        return {
-            group: [
-                hashlib.sha256(
-                    "".join(each[name] for name in sorted(each) if group_of(name) == group).encode()
-                ).hexdigest()[:16]
-                for each in self.digests
-            ]
-            for group in sorted(groups)
-        }
+        def short_hash(digests: Mapping[str, str], group: str) -> str:
+            text = "".join(digest for name, digest in sorted(digests.items()) if group_of(name) == group)
+            return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+        groups = sorted({group_of(name) for name in self.digests[0]})
+        return {group: [short_hash(each, group) for each in self.digests] for group in groups}
 
 
 Play = Callable[[Point, str, Path, Mapping[str, str]], None]
@@ -361,8 +353,7 @@ def occupied(device: str) -> Iterator[Child]:
     with Child([sys.executable, "-c", OCCUPY.format(device=device)], stdout=-1, encoding="utf-8") as child:
         try:
             assert child.stdout, "it is a pipe"
-            is_busy = child.stdout.readline().strip() == "busy"
-            if is_busy:
+            if is_busy := child.stdout.readline().strip() == "busy":
                 yield child
             if not is_busy or child.poll() is not None:
                 raise StartError(f"determinism: the process that keeps {device} busy must not end; run the point again")

@@ -31,7 +31,7 @@ from warpdrive_min.files import write_atomically
 from warpdrive_min.training.config import RunConfig
 from warpdrive_min.training.loop.checkpoint import listed
 from warpdrive_min.training.loop.metrics import EPISODIC_RETURN, Row
-from warpdrive_min.training.loop.sinks import Sink
+from warpdrive_min.training.models.members import BEST, BEST_RETURNS
 from warpdrive_min.training.ranks import as_bytes
 from warpdrive_min.training.trainer import Trainer
 
@@ -132,7 +132,7 @@ class Origin(_Part):
             sources={name: _sha256(file.read_bytes()) for name, file in sorted(_sources(wrapper.env).items())},
             machine_code={name: hashes[file] for name, file in sorted(binaries.items())},
             dependencies=_dependencies(wrapper.env_backend),
-            machine=_machine(wrapper.env_backend, wrapper.backend.device),
+            machine=_machine(wrapper.env_backend, wrapper.backend.device, trainer.world.size),
         )
 
     def differences(self, here: Origin) -> dict[str, tuple[str | None, str | None]]:
@@ -256,7 +256,9 @@ class Certificate(_Part):
             CertificateError: Such a run cannot be certified, or the config has no seed.
         """
         config = RunConfig.from_dict(self.run_config)
-        require_replayable("certificate", config, config.trainer.num_gpus)
+        require_replayable("certificate", config, 1)
+        n_gpus, rule = config.trainer.num_gpus, "run_config.trainer.num_gpus must be 1, with the environments of all"
+        require(n_gpus == 1, "certificate", rule, n_gpus, NEW_COPY_ADVICE, CertificateError)
         seed, rule = config.trainer.seed, "run_config.trainer.seed must be a number"
         require(seed is not None, "certificate", rule, seed, NEW_COPY_ADVICE, CertificateError)
         return config
@@ -288,7 +290,7 @@ def _certified_until(last: int) -> set[int]:
 class Certifier:
     """Writer of a run's certificate during training.
 
-    It writes into the run's folder, and synchronises at each point.
+    It writes into the run's folder, and synchronises at each point. On several ranks each has one; the first writes.
 
     Args:
         trainer: Run at iteration 0, or at the checkpoint that it resumes from.
@@ -316,10 +318,12 @@ class Certifier:
             points=(),
             curve=(),
         )
+        n_ranks, rule = trainer.world.size, "a certified run of several processes must not be resumed"
+        require(resumed is None or n_ranks == 1, "train.certify", rule, n_ranks, "resume without --certify")
         self.certificate = begun if resumed is None else _resumed_certificate(Certificate.read(resumed), begun, trainer)
         if resumed is None:
             self._add_point()
-        self.certificate.write(self.path)
+        self._write()
 
     def note(self, row: Row) -> None:
         """Add an iteration, with its row of metrics if logged."""
@@ -329,13 +333,17 @@ class Certifier:
         if is_certified(trainer.iteration):
             self._add_point()
         if is_certified(trainer.iteration) or trainer.is_due(trainer.config.saving.model_params_save_freq):
-            self.certificate.write(self.path)
+            self._write()
 
     def end(self) -> None:
         """Write the state at the end of the run."""
         if self.certificate.iterations < self._trainer.iteration:
             self._add_point()
-        self.certificate.write(self.path)
+        self._write()
+
+    def _write(self) -> None:
+        if self._trainer.world.is_first:
+            self.certificate.write(self.path)
 
     def _add_point(self) -> None:
         self._extend(points=(*self.certificate.points, point(self._trainer)))
@@ -345,11 +353,14 @@ class Certifier:
 
 
 def point(trainer: Trainer) -> Point:
-    """Return the hashes of a run's current state; synchronises."""
-    state = trainer.state()
-    assert state is not None, "certified runs have one rank"
-    tensors = {name: tensor_hash(tensor) for name, tensor in state[0].items()}
-    return Point(iteration=trainer.iteration, env_steps=trainer.env_steps, tensors=tensors)
+    """Return the hashes of a run's current state; synchronises.
+
+    All ranks must call it; only the first one's has tensors. They are those of one process with all environments. The
+    best weights of members, which evaluation chooses, are left out.
+    """
+    state = trainer.whole_state()
+    tensors = {name: tensor_hash(tensor) for name, tensor in state.items() if not name.startswith((BEST, BEST_RETURNS))}
+    return Point.model_construct(iteration=trainer.iteration, env_steps=trainer.env_steps, tensors=tensors)
 
 
 def curve_point(row: Row, trainer: Trainer) -> CurvePoint:
@@ -375,10 +386,8 @@ def require_replayable(who: str, config: RunConfig, n_processes: int) -> None:
 
     The message starts with ``who``.
     """
-    rule, do = "a certified run must have one process", "train with trainer.num_gpus=1"
-    require(n_processes == 1, who, rule, n_processes, do, CertificateError)
-    size, rule = config.population.size, "a certified run must not be a population"
-    require(size is None, who, rule, size, "train one", CertificateError)
+    rule, do = "a certified run must have one process, or be exact", "set trainer.num_gpus=1 or trainer.exact=true"
+    require(n_processes == 1 or config.trainer.exact, who, rule, n_processes, do, CertificateError)
     for name, policy in config.policy.items():
         rule, do = "a certified run starts from its seed alone", f"leave policy.{name}'s model_ckpt_filepath out"
         files = policy.weight_files
@@ -392,18 +401,21 @@ def _refuse_constant(constant: str) -> float:
 def _replayed_config(trainer: Trainer) -> dict[str, Any]:
     """Return the run config without settings that do not change the bits.
 
-    The logging interval of metrics stays: logging resets the sums over episodes.
+    The logging interval of metrics stays: logging resets the sums over episodes. Of several ranks it is that of one
+    process with all environments.
     """
-    config = trainer.config.to_dict()
-    config["trainer"]["seed"] = trainer.seed
+    config, n_ranks = trainer.config.to_dict(), trainer.world.size
+    whole = {name: config["trainer"][name] * n_ranks for name in ("num_envs", "train_batch_size", "num_episodes")}
+    config["trainer"] |= {**whole, "num_gpus": 1, "seed": trainer.seed}
     config["saving"] = {"metrics_log_freq": trainer.config.saving.metrics_log_freq}
     return config
 
 
 def _environment(trainer: Trainer) -> dict[str, Any]:
-    state = trainer.state()
-    assert state is not None, "certified runs have one rank"
-    return json.loads(json.dumps(dict(state[1].environment)))  # type: ignore[no-any-return]  # lists, as JSON has them
+    """Return the sizes of one process with the environments of all ranks."""
+    sizes = trainer.environment()
+    whole = {**sizes, "n_envs": sizes["n_envs"] * sizes["ranks"], "ranks": 1}
+    return json.loads(json.dumps(whole))  # type: ignore[no-any-return]  # lists, as JSON has them
 
 
 def _resumed_certificate(found: Certificate, here: Certificate, trainer: Trainer) -> Certificate:
@@ -523,7 +535,7 @@ def replay_config(certificate: Certificate, backend: str, folder: str = os.devnu
     Args:
         certificate: Recorded run; its settings do not determine where the replay saves.
         backend: Backend of the replay.
-        folder: Folder for the last checkpoint; a `ReplayTrainer` needs none.
+        folder: Folder for the last checkpoint; a `replay_trainer` needs none.
     """
     config = certificate.run_config
     return {
@@ -539,16 +551,6 @@ def replay_config(certificate: Certificate, backend: str, folder: str = os.devnu
             "tag": "replay",
         },
     }
-
-
-class ReplayTrainer(Trainer):
-    """Trainer that writes no files."""
-
-    def save_checkpoint(self, *, wait: bool = True) -> None:
-        """Save nothing."""
-
-    def _open_sinks(self) -> list[Sink]:
-        return []
 
 
 def first_difference(recorded: Point, here: Point) -> PointDifference | None:
@@ -624,8 +626,9 @@ def _dependencies(backend: str) -> dict[str, str]:
     return found | {f"${name}": os.environ[name] for name in VARIABLES if name in os.environ}
 
 
-def _machine(backend: str, device: torch.device) -> dict[str, str | None]:
+def _machine(backend: str, device: torch.device, n_ranks: int) -> dict[str, str | None]:
     return {
+        **({"ranks": str(n_ranks)} if n_ranks > 1 else {}),
         "backend": backend,
         "gpu": torch.cuda.get_device_properties(device).name if device.type == "cuda" else None,
         "architecture": platform.machine(),
