@@ -38,7 +38,7 @@ def test_rehearsed_launches_only_compile():
         launch(kernel, (2,))(1)
         raise ValueError("planted")
 
-    with pytest.raises(ValueError, match="planted"), rehearsal():
+    with pytest.raises(ValueError, match="planted"), rehearsal(fail):
         fail()
     launch(kernel, (3,))(1)
     assert kernel.events == [("compile", (2,), 1), ("launch", (3,), 1)]

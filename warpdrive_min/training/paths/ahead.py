@@ -1,4 +1,4 @@
-"""Concurrent compilation of Triton's kernels, before their first launch."""
+"""Concurrent compilation of kernels, before their first launch."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def compiled(device: torch.device, rehearse: Callable[[], None]) -> Iterator[Cal
         yield lambda: False
         return
     with collection_paused(), Compilers(device) as compilers, triton.AsyncCompileMode(compilers):
-        with rehearsal(), torch.no_grad():
+        with rehearsal(compilers.run), torch.no_grad():
             rehearse()
         yield compilers.are_busy
         compilers.finish()
@@ -63,6 +63,10 @@ class Compilers(ThreadPoolExecutor):
         """Compile a kernel and load it; its launcher is built by a C compiler."""
         self._kernels.append(super().submit(self._loaded, compile_))
         return self._kernels[-1]
+
+    def run(self, load: Callable[[], object]) -> None:
+        """Compile and load a CUDA C program."""
+        self._kernels.append(super().submit(load))
 
     def _loaded(self, compile_: Callable[[], Any]) -> Any:
         kernel = compile_()

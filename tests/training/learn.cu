@@ -1,0 +1,45 @@
+// Warps of fibres that learn as a GPU's matrix units do.
+
+// The matrix unit in words: lanes show each other what they hold, of which it takes the first 19 bits.
+static void wd_multiply_tf32(float (&sum)[4], const unsigned (&left)[4], const unsigned (&right)[2]) {
+  const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  const auto shown = [](const unsigned bits, const int from) {
+    return __uint_as_float(__shfl_sync(0xffffffffu, bits, from) & 0xFFFFE000u);
+  };
+  for (int k = 0; k < 8; ++k) {
+    const float upper = shown(left[k / 4 * 2], 4 * g + k % 4), lower = shown(left[k / 4 * 2 + 1], 4 * g + k % 4);
+    const float one = shown(right[k / 4], 8 * t + k % 4), other = shown(right[k / 4], 8 * t + 4 + k % 4);
+    sum[0] += upper * one, sum[1] += upper * other;
+    sum[2] += lower * one, sum[3] += lower * other;
+  }
+}
+
+static float wd_power_of_two(const float x) { return exp2f(x); }
+static float wd_log2(const float x) { return log2f(x); }
+static float wd_reciprocal(const float x) { return 1.f / x; }
+static float wd_rough_tanh(const float x) { return tanhf(x); }
+static float wd_round_tf32(const float x) { return __uint_as_float((__float_as_uint(x) + 0x1000u) & 0xFFFFE000u); }
+
+static void wd_copy4(float* const to, const void* const from) { memcpy(to, from, 4); }
+static void wd_copy16(float* const to, const void* const from) { memcpy(to, from, 16); }
+static void wd_end_copies() {}
+static void wd_await_all_but_last() {}
+
+#include "learn.cuh"
+
+__global__ void learn(float* room, const float* parameters, const int* places, const float* observations,
+                      const int* actions, const float* log_probs, const float* returns, const float* advantages,
+                      const float* old_values, const int* masks, const float* weights, const int* indices,
+                      const float* coefficients, float* values, float* partial, int n_rows, int n_parameters, int has) {
+  const auto given = [&](const int bit, const auto* const array) { return has & bit ? array : nullptr; };
+  const Rollout rollout = {observations, log_probs, returns, given(1, advantages), old_values, given(2, weights),
+                           actions, masks, given(4, indices), has & 8 ? values : nullptr, n_rows, (has & 16) != 0};
+  const Rule rule = {coefficients[0], coefficients[1], coefficients[2]};
+  float* const to = partial + blockIdx.x * (n_parameters + N_TERMS);
+  learn_part(room + blockIdx.x * SHARED_FLOATS, parameters, places, rollout, rule, to, n_parameters);
+}
+
+__global__ void add_up(float (*room)[GROUPS][COLUMNS], const float* partial, const float* total, float* gradient,
+                       float* terms, int n_partial, int n_parameters) {
+  add_rows(room[blockIdx.x], partial, n_partial, n_parameters, *total, gradient, terms);
+}

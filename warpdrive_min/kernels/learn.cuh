@@ -1,0 +1,669 @@
+// A2C's and PPO's loss of a minibatch and its gradients, on matrix units, in one pass over the rows.
+//
+// A warp takes 16 rows at a time through everything. Warps share only the weights, so the loop has no barrier of the block.
+// A warp keeps its sums of all gradients in registers; at the end the block's warps add theirs.
+//
+// A tile of 16 x 8 numbers has four in each lane, 4 g + t: those of rows g and g + 8 in columns 2 t and 2 t + 1. Two orders
+// are used, R (rows of a tile are rows, columns are units) and T (rows are units). A tile in order R is used unchanged as
+// the next layer's left factor, or as the right factor of a product in order T. A tile in order T is used unchanged as the
+// left or right factor of a gradient of weights, a sum over rows. For the order of a sum's terms is free: the unit takes a
+// lane's columns 2 t and 2 t + 1 for columns t and t + 4. So
+//   h1 (R) -> h2 (R) -> outputs (R) -> loss, a lane a row -> d_z2 (R) -> d_z1 (T) -> d_w1
+//   h1 (T) is computed again from x; d_z2 (T) from the loss; only h2 is transposed, through shared memory -> d_w2, d_w3
+// where z are the units before their activation. Weights lie in shared memory in the order of the lanes.
+//
+// Constants that come before this header: N_AGENTS; N_SEEN; HIDDEN1, HIDDEN2; N_OUTPUTS, logits of N_TYPES types of SIZES
+// choices; IS_SHARED, if the value is a further output on the same hidden layers, else it has a network of its own; IS_TANH;
+// TF32; WARPS of a block; MASKED; IS_CLIPPED, PPO's loss, else A2C's; VALUE_CLIPPED and VALUE_CLIP.
+#pragma once
+
+#include "matrix_units.cuh"
+
+WD_FN constexpr int wd_up(const int n, const int by) { return (n + by - 1) / by * by; }
+
+// Units rounded up to 16; tiles of 8 units, of 8 features (and 1, with the biases as weights), and of 8 outputs.
+constexpr int U1 = wd_up(HIDDEN1, 16), U2 = wd_up(HIDDEN2, 16), T1 = U1 / 8, T2 = U2 / 8, KF = wd_up(N_SEEN + 1, 8) / 8;
+constexpr int TO = wd_up(N_OUTPUTS + IS_SHARED, 8) / 8;
+constexpr int N_TERMS = 5, LANES = 32, ROWS = 16;
+constexpr int SX = 8 * KF + 4, SO = 8 * TO + 4;  // floats of a row of x and of outputs: no two lanes in one bank
+// Numbers of a row besides x, each in an array of ROWS.
+constexpr int LOG_PROB = 0, ADVANTAGE = ROWS, RETURN = 2 * ROWS, OLD_VALUE = 3 * ROWS, WEIGHT = 4 * ROWS, ACTIONS = 5 * ROWS;
+constexpr int N_NUMBERS = ACTIONS + N_TYPES * ROWS;
+
+// Where a block's weights lie in shared memory, in floats: R and T as above, F forward, B backward.
+constexpr int AT_W1R = 0, AT_W1T = AT_W1R + U1 * 8 * KF, AT_W2F = AT_W1T + U1 * 8 * KF, AT_W2B = AT_W2F + U1 * U2;
+constexpr int AT_W3F = AT_W2B + U1 * U2, AT_W3R = AT_W3F + 8 * TO * U2, AT_W3T = AT_W3R + 8 * TO * U2;
+constexpr int AT_B2 = AT_W3T + 8 * TO * U2, AT_B3 = AT_B2 + T2 * 16, AT_WARPS = AT_B3 + 8 * TO;
+// What a warp has behind them: h2, two stages of x and of numbers of rows, outputs.
+constexpr int OF_X = ROWS * U2, OF_NUMBERS = OF_X + 2 * ROWS * SX, OF_OUT = OF_NUMBERS + 2 * N_NUMBERS;
+constexpr int WARP_FLOATS = OF_OUT + ROWS * SO;
+// Sums of a lane, in the order in which warps add them.
+constexpr int R_W2 = 0, R_W1 = R_W2 + U1 * U2 / 32, R_W3 = R_W1 + U1 * KF / 4, R_B2 = R_W3 + U2 * TO / 4;
+constexpr int R_B3 = R_B2 + T2, R_TERMS = R_B3 + 2 * TO, R_ALL = R_TERMS + N_TERMS;
+constexpr int LOOP_FLOATS = AT_WARPS + WARPS * WARP_FLOATS, ADD_FLOATS = (WARPS + 1) / 2 * R_ALL * LANES;
+constexpr int SHARED_FLOATS = LOOP_FLOATS > ADD_FLOATS ? LOOP_FLOATS : ADD_FLOATS;
+
+constexpr float LOWEST = -3.402823466e38f;
+
+struct Places {  // first number of each layer in the vector of parameters
+  int w1, b1, w2, b2, w3, b3, v3, c3;
+};
+
+struct Rollout {
+  const float *observations, *log_probs, *returns, *advantages, *old_values, *weights;
+  const int *actions, *masks, *indices;
+  float* values;  // gets the values of rows, unless null
+  int n_rows;
+  bool is_taken;  // advantages are those of the minibatch
+
+  WD_METHOD int within(const int row) const { return row < n_rows ? row : n_rows - 1; }
+  WD_METHOD long long source(const int row) const {  // row of the rollout
+    return indices ? static_cast<long long>(indices[row / N_AGENTS]) * N_AGENTS + row % N_AGENTS : row;
+  }
+};
+
+struct Rule {
+  float vf_loss_coeff, entropy_coeff, clip_param;
+};
+
+struct Part {  // what a network computes
+  bool has_policy, has_value;
+
+  WD_METHOD int value_column() const { return has_policy ? N_OUTPUTS : 0; }
+  WD_METHOD int n_columns() const { return (has_policy ? N_OUTPUTS : 0) + (has_value ? 1 : 0); }
+};
+
+#if defined(__CUDACC__)
+
+// Asynchronous copies to shared memory, in groups.
+WD_FN void wd_copy4(float* const to, const void* const from) {
+  const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(to));
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(at), "l"(from) : "memory");
+}
+WD_FN void wd_copy16(float* const to, const void* const from) {
+  const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(to));
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from) : "memory");
+}
+WD_FN void wd_end_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+WD_FN void wd_await_all_but_last() { asm volatile("cp.async.wait_group 1;" ::: "memory"); }
+
+#endif
+
+// ---- products
+
+// Left factor, 16 x 8, and right factor, 8 x 8: the first bits of each number, and the rest.
+struct Left {
+  unsigned high[4], low[4];
+};
+struct Right {
+  unsigned high[2], low[2];
+};
+WD_FN void cut(const float x, unsigned& high, unsigned& low) {
+  high = wd_bits(x), low = 0u;
+  if (!TF32) wd_cut(x, high, low);  // in TF32 the unit leaves the rest out itself
+}
+WD_FN Left left(const float a, const float b, const float c, const float d) {
+  Left all;
+  cut(a, all.high[0], all.low[0]), cut(b, all.high[1], all.low[1]);
+  cut(c, all.high[2], all.low[2]), cut(d, all.high[3], all.low[3]);
+  return all;
+}
+WD_FN Left left(const float (&tile)[4]) { return left(tile[0], tile[2], tile[1], tile[3]); }
+WD_FN Left left(const float4 x) { return left(x.x, x.y, x.z, x.w); }
+WD_FN Right right(const float a, const float b) {
+  Right all;
+  cut(a, all.high[0], all.low[0]), cut(b, all.high[1], all.low[1]);
+  return all;
+}
+WD_FN void multiply(float (&sum)[4], const Left& a, const Right& b) {
+  if (!TF32) {
+    wd_multiply_tf32(sum, a.low, b.high);
+    wd_multiply_tf32(sum, a.high, b.low);
+  }
+  wd_multiply_tf32(sum, a.high, b.high);
+}
+WD_FN void zero(float (&tile)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) tile[i] = 0.f;
+}
+// As `multiply` of two tiles of rows, to a sum over thousands of rows. The unit cuts sums off instead of rounding them, so
+// for float32 it adds only 16 rows.
+WD_FN void accumulate(float (&sum)[4], const Left (&a)[2], const Right& b0, const Right& b1) {
+  if (TF32) {
+    multiply(sum, a[0], b0);
+    multiply(sum, a[1], b1);
+    return;
+  }
+  float some[4];
+  zero(some);
+  multiply(some, a[0], b0);
+  multiply(some, a[1], b1);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) sum[i] += some[i];
+}
+WD_FN void activate(float (&tile)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) tile[i] = wd_activated(tile[i]);
+}
+WD_FN float slope(const float y) { return IS_TANH ? fmaf(-y, y, 1.f) : y <= 0.f ? 0.f : 1.f; }
+WD_FN float factor(const float x) { return TF32 ? wd_round_tf32(x) : x; }
+
+// Place of a lane's tile of h2 in shared memory, (8, U2, 2): pairs of rows g and g + 8 lie side by side, and blocks of 8
+// floats are exchanged by rows, so that neither stores of R (16 bytes) nor loads of T (8 bytes) meet in a bank.
+WD_FN int swizzled(const int row, const int first) { return row * 2 * U2 + (first ^ 8 * ((row >> 1) ^ (row & 1) * 2)); }
+
+// ---- loss
+
+WD_FN float exponential(const float x) { return TF32 ? wd_power_of_two(1.44269504f * x) : expf(x); }
+WD_FN float logarithm(const float x) { return TF32 ? 0.693147181f * wd_log2(x) : logf(x); }
+WD_FN float excess(const float x) {  // e^x - 1 - x, without cancellation near 0
+  const float series = 1.f + x * (1.f / 5) * (1.f + x * (1.f / 6) * (1.f + x * (1.f / 7) * (1.f + x * (1.f / 8))));
+  const float near = 0.5f * x * x * (1.f + x * (1.f / 3) * (1.f + x * (1.f / 4) * series));
+  return fabsf(x) < 0.5f ? near : exponential(x) - 1.f - x;
+}
+
+// Returns the value's term, and its derivative.
+WD_FN float loss_of_value(const float value, const float target, const float old, float& d_value) {
+  const float error = value - target;
+  d_value = 2.f * error;
+  if (!VALUE_CLIPPED) return error * error;
+  const float move = value - old, other = old + wd_clip(move, -VALUE_CLIP, VALUE_CLIP) - target;
+  if (!(other * other > error * error)) return error * error;
+  d_value = fabsf(move) <= VALUE_CLIP ? 2.f * other : 0.f;
+  return other * other;
+}
+
+WD_FN int size_of(const int type) { return N_TYPES == 1 ? N_OUTPUTS : SIZES[type]; }
+
+#define EACH_TYPE _Pragma("unroll (N_OUTPUTS <= 8 ? N_TYPES : 1)")
+#define EACH_CHOICE _Pragma("unroll (N_OUTPUTS <= 8 ? N_OUTPUTS : 1)")
+
+// Loss of a row of the minibatch. Replaces its outputs, without their biases, by the derivatives with respect to them, and
+// adds to the sums of terms: policy, value, entropy, KL and whether the ratio is clipped.
+WD_FN void loss(const Part part, const Rollout& rollout, const Rule& rule, const int row, float* const outputs,
+                const float* const biases, const float* const numbers, float (&terms)[N_TERMS]) {
+  const bool is_row = row < rollout.n_rows;
+  const float weight = !is_row ? 0.f : rollout.weights ? numbers[WEIGHT] : 1.f;
+  const float target = numbers[RETURN];
+  float out[8 * TO];
+#pragma unroll
+  for (int k = 0; k < 8 * TO; k += 4) {
+    const float4 four = wd_load<float4>(outputs + k);
+    out[k] = four.x, out[k + 1] = four.y, out[k + 2] = four.z, out[k + 3] = four.w;
+  }
+  float value = numbers[OLD_VALUE], d_value = 0.f;
+  if (part.has_value) {
+    const int column = part.value_column();
+    value = (part.has_policy ? out[N_OUTPUTS % (8 * TO)] : out[0]) + biases[column];
+    terms[1] += weight * loss_of_value(value, target, numbers[OLD_VALUE], d_value);
+    d_value *= weight * rule.vf_loss_coeff;
+    if (rollout.values && is_row) rollout.values[rollout.source(row)] = value;
+  }
+  float d[8 * TO];
+#pragma unroll
+  for (int k = 0; k < 8 * TO; ++k) d[k] = 0.f;
+  if (part.has_policy) {
+    const int* const mask = MASKED ? rollout.masks + rollout.source(rollout.within(row)) * N_OUTPUTS : nullptr;
+    const auto is_allowed = [&](const int k) { return !MASKED || mask[k]; };
+    float p[N_OUTPUTS], entropies[N_TYPES], log_prob = 0.f, entropy = 0.f;
+    int end = 0;
+    EACH_TYPE for (int type = 0; type < N_TYPES; ++type) {
+      const int first = end, action = first + static_cast<int>(wd_bits(numbers[ACTIONS + ROWS * type]));
+      end += size_of(type);
+      const auto is_own = [&](const int k) { return N_TYPES == 1 || (k >= first && k < end); };
+      float top = LOWEST, norm = 0.f, sum = 0.f;
+      EACH_CHOICE for (int k = 0; k < N_OUTPUTS; ++k)
+        if (is_own(k)) {
+          out[k] += biases[k];
+          if (is_allowed(k)) top = fmaxf(top, out[k]);
+        }
+      EACH_CHOICE for (int k = 0; k < N_OUTPUTS; ++k)
+        if (is_own(k)) {
+          out[k] -= top;
+          p[k] = is_allowed(k) ? exponential(out[k]) : 0.f;
+          norm += p[k];
+        }
+      const bool is_free = !MASKED || norm != 0.f;  // a type whose choices are all forbidden contributes nothing
+      const float over = is_free ? wd_reciprocal(norm) : 0.f, log_norm = is_free ? logarithm(norm) : 0.f;
+      EACH_CHOICE for (int k = 0; k < N_OUTPUTS; ++k)
+        if (is_own(k)) {
+          p[k] *= over;
+          out[k] = is_free && is_allowed(k) ? out[k] - log_norm : 0.f;
+          sum += p[k] * out[k];
+          log_prob += k == action ? out[k] : 0.f;
+        }
+      entropies[type] = -sum;
+      entropy -= sum;
+    }
+    const float advantage = rollout.advantages ? numbers[ADVANTAGE] : target - value;
+    const float log_ratio = log_prob - numbers[LOG_PROB], kl = excess(log_ratio), clip = rule.clip_param;
+    float policy = -log_prob * advantage, d_log_prob = -advantage;
+    if (IS_CLIPPED) {
+      const float ratio = exponential(log_ratio), gain = ratio * advantage;
+      const float clipped = wd_clip(ratio, 1.f - clip, 1.f + clip) * advantage;
+      policy = clipped < gain ? -clipped : -gain;
+      d_log_prob = clipped < gain ? 0.f : -gain;
+    }
+    terms[0] += policy * weight;
+    terms[2] += entropy * weight;
+    terms[3] += kl * weight;
+    terms[4] += fabsf(kl + log_ratio) > clip ? weight : 0.f;
+    end = 0;
+    EACH_TYPE for (int type = 0; type < N_TYPES; ++type) {
+      const int first = end, action = first + static_cast<int>(wd_bits(numbers[ACTIONS + ROWS * type]));
+      end += size_of(type);
+      EACH_CHOICE for (int k = 0; k < N_OUTPUTS; ++k)
+        if (N_TYPES == 1 || (k >= first && k < end)) {
+          const float of_policy = d_log_prob * ((k == action ? 1.f : 0.f) - p[k]);
+          const float of_entropy = rule.entropy_coeff * p[k] * (out[k] + entropies[type]);
+          d[k] = is_allowed(k) ? weight * (of_policy + of_entropy) : 0.f;
+        }
+    }
+    if (part.has_value) d[N_OUTPUTS % (8 * TO)] = d_value;
+  } else {
+    d[0] = d_value;
+  }
+#pragma unroll
+  for (int k = 0; k < 8 * TO; k += 4) wd_store<float4>(outputs + k, make_float4(d[k], d[k + 1], d[k + 2], d[k + 3]));
+}
+
+// ---- weights and rows
+
+// Fills the block's weights. Columns of outputs are the choices, then the value.
+WD_FN void load_weights(const Part part, float* const shared, const float* const p, const Places at) {
+  const int me = threadIdx.x;
+  constexpr int BY = WARPS * LANES;
+  const auto w1 = [&](const int unit, const int k) {
+    if (unit >= HIDDEN1 || k > N_SEEN) return 0.f;
+    return factor(k == N_SEEN ? p[at.b1 + unit] : p[at.w1 + unit * N_SEEN + k]);
+  };
+  const auto w2 = [&](const int to, const int from) {
+    return to < HIDDEN2 && from < HIDDEN1 ? factor(p[at.w2 + to * HIDDEN1 + from]) : 0.f;
+  };
+  const auto w3 = [&](const int out, const int unit) {
+    if (unit >= HIDDEN2) return 0.f;
+    if (part.has_policy && out < N_OUTPUTS) return factor(p[at.w3 + out * HIDDEN2 + unit]);
+    return part.has_value && out == part.value_column() ? factor(p[at.v3 + unit]) : 0.f;
+  };
+  const auto put = [&](const int to, const float a, const float b, const float c, const float d) {
+    wd_store<float4>(shared + to, make_float4(a, b, c, d));
+  };
+#pragma unroll 1
+  for (int n = me; n < U1 * 2 * KF; n += BY) {  // four numbers each
+    const int lane = n % 32, g = lane / 4, t = lane % 4, k = n / 32 % KF * 8 + t, unit = n / 32 / KF * 16 + g;
+    const float a = w1(unit, k), b = w1(unit, k + 4), c = w1(unit + 8, k), d = w1(unit + 8, k + 4);
+    put(AT_W1R + 4 * n, a, b, c, d);
+    put(AT_W1T + 4 * n, a, c, b, d);
+  }
+#pragma unroll 1
+  for (int n = me; n < U1 * U2 / 4; n += BY) {
+    const int lane = n % 32, g = lane / 4, t = lane % 4;
+    const int to = n / 32 / (T1 / 2) * 8 + g, from = n / 32 % (T1 / 2) * 16 + 2 * t;
+    put(AT_W2F + 4 * n, w2(to, from), w2(to, from + 1), w2(to, from + 8), w2(to, from + 9));
+    const int unit1 = n / 32 / T2 * 16 + g, unit2 = n / 32 % T2 * 8 + 2 * t;
+    put(AT_W2B + 4 * n, w2(unit2, unit1), w2(unit2, unit1 + 8), w2(unit2 + 1, unit1), w2(unit2 + 1, unit1 + 8));
+  }
+#pragma unroll 1
+  for (int n = me; n < 2 * TO * U2; n += BY) {
+    const int lane = n % 32, g = lane / 4, t = lane % 4, unit = n / 32 % (T2 / 2) * 16, out = n / 32 / (T2 / 2) * 8;
+    const int from = unit + 2 * t, to = unit + g;
+    const float a = w3(out + t, to), b = w3(out + t + 4, to), c = w3(out + t, to + 8), d = w3(out + t + 4, to + 8);
+    put(AT_W3F + 4 * n, w3(out + g, from), w3(out + g, from + 1), w3(out + g, from + 8), w3(out + g, from + 9));
+    put(AT_W3R + 4 * n, a, b, c, d);
+    put(AT_W3T + 4 * n, a, c, b, d);
+  }
+#pragma unroll 1
+  for (int n = me; n < T2 * 4; n += BY) {
+    const int unit = n / 4 * 8 + n % 4 * 2;
+    const float x = unit < HIDDEN2 ? p[at.b2 + unit] : 0.f, y = unit + 1 < HIDDEN2 ? p[at.b2 + unit + 1] : 0.f;
+    put(AT_B2 + 4 * n, x, y, x, y);
+  }
+#pragma unroll 1
+  for (int n = me; n < 8 * TO; n += BY)
+    shared[AT_B3 + n] = part.has_policy && n < N_OUTPUTS                   ? p[at.b3 + n]
+                        : part.has_value && n == part.value_column() ? p[at.c3]
+                                                                           : 0.f;
+}
+
+// Starts the copies of a tile's rows: two lanes a row.
+WD_FN void begin_copies(const Part part, float* const mine, const int stage, const Rollout& rollout, const int row,
+                        const long long source, const int lane) {
+  const int half = lane / ROWS;
+  float* const x = mine + OF_X + stage * ROWS * SX + lane % ROWS * SX;
+  float* const numbers = mine + OF_NUMBERS + stage * N_NUMBERS + lane % ROWS;
+  const float* const from = rollout.observations + source * N_SEEN;
+  constexpr int STEP = N_SEEN % 4 ? 1 : 4;  // rows of 16 bytes are aligned
+#pragma unroll
+  for (int k = 0; k < N_SEEN; k += 2 * STEP)
+    if (const int at = k + STEP * half; at < N_SEEN) {
+      if (STEP == 4)
+        wd_copy16(x + at, from + at);
+      else
+        wd_copy4(x + at, from + at);
+    }
+  if (half == 0) {
+    if (part.has_policy) {
+      wd_copy4(numbers + LOG_PROB, rollout.log_probs + source);
+#pragma unroll 1
+      for (int type = 0; type < N_TYPES; ++type)
+        wd_copy4(numbers + ACTIONS + ROWS * type, rollout.actions + source * N_TYPES + type);
+    }
+    if (rollout.weights) wd_copy4(numbers + WEIGHT, rollout.weights + row / N_AGENTS);
+  } else {
+    const bool needs_value = part.has_policy && !rollout.advantages;  // returns - value
+    if (part.has_policy && rollout.advantages)
+      wd_copy4(numbers + ADVANTAGE, rollout.advantages + (rollout.is_taken ? row : source));
+    if (part.has_value || needs_value) wd_copy4(numbers + RETURN, rollout.returns + source);
+    if ((part.has_value && VALUE_CLIPPED) || (!part.has_value && needs_value))
+      wd_copy4(numbers + OLD_VALUE, rollout.old_values + source);
+  }
+}
+
+// ---- one network
+
+struct Sums {  // a lane's part of all sums over rows
+  float w2[T2 / 2][T1][4], w1[T1 / 2][KF][4], w3[T2 / 2][TO][4], b2[T2], b3[2 * TO], terms[N_TERMS];
+};
+template <class Use>
+WD_FN void each(Sums& sums, const Use& use) {
+#pragma unroll
+  for (int j = 0; j < T2 / 2; ++j)
+#pragma unroll
+    for (int n = 0; n < T1; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) use(R_W2 + (j * T1 + n) * 4 + e, sums.w2[j][n][e]);
+#pragma unroll
+  for (int i = 0; i < T1 / 2; ++i)
+#pragma unroll
+    for (int k = 0; k < KF; ++k)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) use(R_W1 + (i * KF + k) * 4 + e, sums.w1[i][k][e]);
+#pragma unroll
+  for (int j = 0; j < T2 / 2; ++j)
+#pragma unroll
+    for (int o = 0; o < TO; ++o)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) use(R_W3 + (j * TO + o) * 4 + e, sums.w3[j][o][e]);
+#pragma unroll
+  for (int n = 0; n < T2; ++n) use(R_B2 + n, sums.b2[n]);
+#pragma unroll
+  for (int n = 0; n < 2 * TO; ++n) use(R_B3 + n, sums.b3[n]);
+#pragma unroll
+  for (int n = 0; n < N_TERMS; ++n) use(R_TERMS + n, sums.terms[n]);
+}
+
+// Writes a block's sums at their places: gradients, and the terms behind all `n_parameters`.
+WD_FN void store_sums(const Part part, const float* const shared, const Places at, float* const to, const int n_parameters) {
+  // A tile's sum: row and column of the product whose first sum is `k`.
+  const auto of_tile = [&](const int k, const int row, const int column) {
+    return shared[(k + row / 8 * 2 + column % 2) * LANES + row % 8 * 4 + column / 2];
+  };
+  const auto of_lanes = [&](const int k, const int first, const int step, const int n) {
+    float sum = 0.f;
+    for (int m = 0; m < n; ++m) sum += shared[k * LANES + first + m * step];
+    return sum;
+  };
+  const int me = threadIdx.x;
+  constexpr int BY = WARPS * LANES;
+#pragma unroll 1
+  for (int n = me; n < HIDDEN2 * HIDDEN1; n += BY) {
+    const int unit = n / HIDDEN1, from = n % HIDDEN1;
+    to[at.w2 + n] = of_tile(R_W2 + (unit / 16 * T1 + from / 8) * 4, unit % 16, from % 8);
+  }
+#pragma unroll 1
+  for (int n = me; n < HIDDEN1 * (N_SEEN + 1); n += BY) {
+    const int unit = n / (N_SEEN + 1), k = n % (N_SEEN + 1);
+    to[k == N_SEEN ? at.b1 + unit : at.w1 + unit * N_SEEN + k] =
+        of_tile(R_W1 + (unit / 16 * KF + k / 8) * 4, unit % 16, k % 8);
+  }
+#pragma unroll 1
+  for (int n = me; n < part.n_columns() * HIDDEN2; n += BY) {
+    const int out = n / HIDDEN2, unit = n % HIDDEN2;
+    const bool is_value = part.has_value && out == part.value_column();
+    to[is_value ? at.v3 + unit : at.w3 + n] = of_tile(R_W3 + (unit / 16 * TO + out / 8) * 4, unit % 16, out % 8);
+  }
+#pragma unroll 1
+  for (int n = me; n < HIDDEN2; n += BY) to[at.b2 + n] = of_lanes(R_B2 + n / 8, n % 8 * 4, 1, 4);
+#pragma unroll 1
+  for (int n = me; n < part.n_columns(); n += BY)
+    to[part.has_value && n == part.value_column() ? at.c3 : at.b3 + n] = of_lanes(R_B3 + n / 4, n % 4, 4, 8);
+#pragma unroll 1
+  for (int n = me; n < N_TERMS; n += BY)
+    if (n == 1 ? part.has_value : part.has_policy) to[n_parameters + n] = of_lanes(R_TERMS + n, 0, 1, ROWS);
+}
+
+// A network's gradients and terms over this block's rows; overwrites `shared`.
+WD_FN void learn_network(const Part part, float* const shared, const float* const parameters, const Places at,
+                         const Rollout& rollout, const Rule& rule, float* const to, const int n_parameters) {
+  const int lane = threadIdx.x % LANES, warp = threadIdx.x / LANES, g = lane / 4, t = lane % 4;
+  __syncthreads();
+  load_weights(part, shared, parameters, at);
+  float* const mine = shared + AT_WARPS + warp * WARP_FLOATS;
+#pragma unroll 1
+  for (int n = lane; n < 2 * ROWS * SX; n += LANES) mine[OF_X + n] = n % SX == N_SEEN ? 1.f : 0.f;  // 1: biases
+  __syncthreads();
+
+  Sums sums;
+  each(sums, [](const int, float& x) { x = 0.f; });
+
+  const int n_tiles = (rollout.n_rows + ROWS - 1) / ROWS, by = gridDim.x * WARPS;
+  int tile = warp * gridDim.x + blockIdx.x;
+  const auto row_of = [&](const int of_tile) { return rollout.within(of_tile * ROWS + lane % ROWS); };
+  long long next = 0;
+  if (tile < n_tiles) {
+    begin_copies(part, mine, 0, rollout, row_of(tile), rollout.source(row_of(tile)), lane);
+    if (tile + by < n_tiles) next = rollout.source(row_of(tile + by));
+  }
+  wd_end_copies();
+  int stage = 0;
+#pragma unroll 1
+  for (; tile < n_tiles; tile += by, stage ^= 1) {
+    if (tile + by < n_tiles) begin_copies(part, mine, stage ^ 1, rollout, row_of(tile + by), next, lane);
+    wd_end_copies();
+    if (tile + 2 * by < n_tiles) next = rollout.source(row_of(tile + 2 * by));
+    wd_await_all_but_last();
+    __syncwarp();
+    const float* const x = mine + OF_X + stage * ROWS * SX;
+    float* const outputs = mine + OF_OUT;
+
+    float z[T2][4];
+    {  // forward
+      float h1[T1][4];
+#pragma unroll
+      for (int i = 0; i < T1 / 2; ++i) {
+        zero(h1[2 * i]), zero(h1[2 * i + 1]);
+#pragma unroll
+        for (int k = 0; k < KF; ++k) {
+          const float4 w = wd_load<float4>(shared + AT_W1R + (i * KF + k) * 128 + 4 * lane);
+          const float* const upper = x + g * SX + 8 * k + t;
+          const float* const lower = upper + 8 * SX;
+          const Left a = left(upper[0], lower[0], upper[4], lower[4]);
+          multiply(h1[2 * i], a, right(w.x, w.y));
+          multiply(h1[2 * i + 1], a, right(w.z, w.w));
+        }
+        activate(h1[2 * i]), activate(h1[2 * i + 1]);
+      }
+#pragma unroll
+      for (int n = 0; n < T2; ++n) {
+        const float4 b = wd_load<float4>(shared + AT_B2 + (4 * n + t) * 4);
+        z[n][0] = b.x, z[n][1] = b.y, z[n][2] = b.z, z[n][3] = b.w;
+      }
+#pragma unroll
+      for (int q = 0; q < T1 / 2; ++q) {
+        const Left a0 = left(h1[2 * q]), a1 = left(h1[2 * q + 1]);
+#pragma unroll
+        for (int n = 0; n < T2; ++n) {
+          const float4 w = wd_load<float4>(shared + AT_W2F + (n * (T1 / 2) + q) * 128 + 4 * lane);
+          multiply(z[n], a0, right(w.x, w.y));
+          multiply(z[n], a1, right(w.z, w.w));
+        }
+      }
+    }
+    {
+      float out[TO][2][4];
+#pragma unroll
+      for (int o = 0; o < TO; ++o) zero(out[o][0]), zero(out[o][1]);
+#pragma unroll
+      for (int n = 0; n < T2; ++n) {
+        activate(z[n]);
+        const Left a = left(z[n]);
+#pragma unroll
+        for (int o = 0; o < TO; ++o) {
+          const float4 w = wd_load<float4>(shared + AT_W3F + (o * (T2 / 2) + n / 2) * 128 + 4 * lane);
+          multiply(out[o][n % 2], a, n % 2 ? right(w.z, w.w) : right(w.x, w.y));
+        }
+        wd_store<float4>(mine + (swizzled(g, 4 * t) ^ 16 * (n % 2)) + n / 2 * 32,
+                         make_float4(z[n][0], z[n][2], z[n][1], z[n][3]));
+      }
+#pragma unroll
+      for (int o = 0; o < TO; ++o) {
+        float* const upper = outputs + g * SO + 8 * o + 2 * t;
+        const float(&one)[4] = out[o][0], (&other)[4] = out[o][1];
+        wd_store<float2>(upper, make_float2(one[0] + other[0], one[1] + other[1]));
+        wd_store<float2>(upper + 8 * SO, make_float2(one[2] + other[2], one[3] + other[3]));
+      }
+    }
+    __syncwarp();
+    if (lane < ROWS)  // a lane a row
+      loss(part, rollout, rule, tile * ROWS + lane, outputs + lane * SO, shared + AT_B3,
+           mine + OF_NUMBERS + stage * N_NUMBERS + lane, sums.terms);
+    __syncwarp();
+
+    float d_out[TO][4];
+#pragma unroll
+    for (int o = 0; o < TO; ++o) {
+      const float* const upper = outputs + g * SO + 8 * o + t;
+      d_out[o][0] = upper[0], d_out[o][1] = upper[8 * SO], d_out[o][2] = upper[4], d_out[o][3] = upper[8 * SO + 4];
+      sums.b3[2 * o] += d_out[o][0] + d_out[o][1], sums.b3[2 * o + 1] += d_out[o][2] + d_out[o][3];
+    }
+#pragma unroll
+    for (int n = 0; n < T2; ++n) {  // from here on z is the gradient before the activation, in order R
+      float d_h2[4];
+      zero(d_h2);
+#pragma unroll
+      for (int o = 0; o < TO; ++o) {
+        const float4 w = wd_load<float4>(shared + AT_W3R + (o * (T2 / 2) + n / 2) * 128 + 4 * lane);
+        const Left a = left(d_out[o][0], d_out[o][1], d_out[o][2], d_out[o][3]);
+        multiply(d_h2, a, n % 2 ? right(w.z, w.w) : right(w.x, w.y));
+      }
+#pragma unroll
+      for (int e = 0; e < 4; ++e) z[n][e] = d_h2[e] * slope(z[n][e]);
+    }
+    float h1[T1 / 2][2][4];  // in order T: 16 units of both tiles of 8 rows
+#pragma unroll
+    for (int i = 0; i < T1 / 2; ++i) {  // layer 1
+      float d_z1[2][4];
+      zero(d_z1[0]), zero(d_z1[1]);
+#pragma unroll
+      for (int k = 0; k < T2; ++k) {
+        const Left a = left(wd_load<float4>(shared + AT_W2B + (i * T2 + k) * 128 + 4 * lane));
+        multiply(d_z1[0], a, right(z[k][0], z[k][1]));
+        multiply(d_z1[1], a, right(z[k][2], z[k][3]));
+      }
+      Left a[2];
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        zero(h1[i][r]);
+#pragma unroll
+        for (int k = 0; k < KF; ++k) {
+          const float* const row = x + (g + 8 * r) * SX + 8 * k + t;
+          const Left w = left(wd_load<float4>(shared + AT_W1T + (i * KF + k) * 128 + 4 * lane));
+          multiply(h1[i][r], w, right(row[0], row[4]));
+        }
+        activate(h1[i][r]);
+#pragma unroll
+        for (int e = 0; e < 4; ++e) d_z1[r][e] *= slope(h1[i][r][e]);
+        a[r] = left(d_z1[r]);
+      }
+#pragma unroll
+      for (int k = 0; k < KF; ++k) {
+        const float* const row = x + 2 * t * SX + 8 * k + g;
+        accumulate(sums.w1[i][k], a, right(row[0], row[SX]), right(row[8 * SX], row[9 * SX]));
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < T2 / 2; ++j) {  // layers 2 and 3, by units of layer 2
+      const float* const even = mine + swizzled(2 * t, 2 * g) + 32 * j;
+      const float* const odd = mine + (swizzled(2 * t, 2 * g) ^ 16) + 32 * j;
+      const float2 both[4] = {wd_load<float2>(even), wd_load<float2>(odd + 2 * U2), wd_load<float2>(odd),
+                              wd_load<float2>(even + 2 * U2)};
+      Left a[2], c[2];
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        float h2[4], d_z2[4];
+        zero(d_z2);
+#pragma unroll
+        for (int o = 0; o < TO; ++o) {
+          const Left w = left(wd_load<float4>(shared + AT_W3T + (o * (T2 / 2) + j) * 128 + 4 * lane));
+          multiply(d_z2, w, right(d_out[o][r], d_out[o][r + 2]));
+        }
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          h2[e] = r ? both[e].y : both[e].x;
+          d_z2[e] *= slope(h2[e]);
+        }
+        sums.b2[2 * j] += d_z2[0] + d_z2[1], sums.b2[2 * j + 1] += d_z2[2] + d_z2[3];
+        c[r] = left(h2);
+        a[r] = left(d_z2);
+      }
+#pragma unroll
+      for (int o = 0; o < TO; ++o) {
+        const float* const row = outputs + 2 * t * SO + 8 * o + g;
+        accumulate(sums.w3[j][o], c, right(row[0], row[SO]), right(row[8 * SO], row[9 * SO]));
+      }
+#pragma unroll
+      for (int n = 0; n < T1; ++n) {
+        const int m = 2 * (n % 2);
+        const float(&one)[4] = h1[n / 2][0], (&other)[4] = h1[n / 2][1];
+        accumulate(sums.w2[j][n], a, right(one[m], one[m + 1]), right(other[m], other[m + 1]));
+      }
+    }
+    __syncwarp();  // h2, outputs and this stage are overwritten next
+  }
+
+  // Warps add their sums by halves, in a fixed order.
+#pragma unroll 1
+  for (int half = (WARPS + 1) / 2, n = WARPS; n > 1; n = half, half = (n + 1) / 2) {
+    __syncthreads();
+    if (warp >= half && warp < n)
+      each(sums, [&](const int k, float& x) { shared[((warp - half) * R_ALL + k) * LANES + lane] = x; });
+    __syncthreads();
+    if (warp + half < n) each(sums, [&](const int k, float& x) { x += shared[(warp * R_ALL + k) * LANES + lane]; });
+  }
+  __syncthreads();
+  if (warp == 0) each(sums, [&](const int k, float& x) { shared[k * LANES + lane] = x; });
+  __syncthreads();
+  store_sums(part, shared, at, to, n_parameters);
+}
+
+// A block's row of `partial`: gradients at their places, then the terms. Blocks (x, member, z): with separate networks and
+// a grid of two along z, a block has one network, else both.
+WD_FN void learn_part(float* const shared, const float* const parameters, const int* const places, const Rollout& rollout,
+                      const Rule& rule, float* const to, const int n_parameters) {
+#pragma unroll 1
+  for (int network = IS_SHARED ? 1 : blockIdx.z; network < 2; network += gridDim.z) {  // the value's network is first
+    const int* const of = places + 8 * network;
+    const Places at = {of[0], of[1], of[2], of[3], of[4], of[5], of[6], of[7]};
+    const Part part = {IS_SHARED || network == 1, IS_SHARED || network == 0};
+    learn_network(part, shared, parameters, at, rollout, rule, to, n_parameters);
+  }
+}
+
+// Adds the blocks' rows of `partial` in order, divides by `total`, and writes a member's gradient and terms.
+constexpr int COLUMNS = 32, GROUPS = WARPS;
+WD_FN void add_rows(float (*const shared)[COLUMNS], const float* const partial, const int n_rows, const int n_parameters,
+                    const float total, float* const gradient, float* const terms) {
+  const int n_columns = n_parameters + N_TERMS, lane = threadIdx.x % COLUMNS, group = threadIdx.x / COLUMNS;
+  const int column = blockIdx.x * COLUMNS + lane;
+  float sum = 0.f;
+  if (column < n_columns)
+    for (int row = group; row < n_rows; row += GROUPS) sum += partial[static_cast<long long>(row) * n_columns + column];
+  shared[group][lane] = sum;
+  __syncthreads();
+  if (group > 0 || column >= n_columns) return;
+  for (int k = 1; k < GROUPS; ++k) sum += shared[k][lane];
+  if (column < n_parameters)
+    gradient[column] = sum / total;
+  else
+    terms[(column - n_parameters) * static_cast<int>(gridDim.y) + blockIdx.y] = sum / total;
+}
