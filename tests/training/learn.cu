@@ -1,7 +1,7 @@
 // Warps of fibres that learn as a GPU's matrix units do.
 
 // The matrix unit in words: lanes show each other what they hold, of which it takes the first 19 bits.
-static void wd_multiply_tf32(float (&sum)[4], const unsigned (&left)[4], const unsigned (&right)[2]) {
+static void wd_multiply_tf32(float* const sum, const unsigned (&left)[4], const unsigned (&right)[2]) {
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const auto shown = [](const unsigned bits, const int from) {
     return __uint_as_float(__shfl_sync(0xffffffffu, bits, from) & 0xFFFFE000u);
@@ -12,6 +12,13 @@ static void wd_multiply_tf32(float (&sum)[4], const unsigned (&left)[4], const u
     sum[0] += upper * one, sum[1] += upper * other;
     sum[2] += lower * one, sum[3] += lower * other;
   }
+}
+
+static void wd_multiply_parts(float* const sum, const unsigned (&high)[4], const unsigned (&low)[4],
+                              const unsigned (&right_high)[2], const unsigned (&right_low)[2]) {
+  wd_multiply_tf32(sum, low, right_high);
+  wd_multiply_tf32(sum, high, right_low);
+  wd_multiply_tf32(sum, high, right_high);
 }
 
 static float wd_power_of_two(const float x) { return exp2f(x); }

@@ -40,7 +40,8 @@ constexpr int WARP_FLOATS = OF_OUT + ROWS * SO;
 // Sums of a lane, in the order in which warps add them.
 constexpr int R_W2 = 0, R_W1 = R_W2 + U1 * U2 / 32, R_W3 = R_W1 + U1 * KF / 4, R_B2 = R_W3 + U2 * TO / 4;
 constexpr int R_B3 = R_B2 + T2, R_TERMS = R_B3 + 2 * TO, R_ALL = R_TERMS + N_TERMS;
-constexpr int LOOP_FLOATS = AT_WARPS + WARPS * WARP_FLOATS, ADD_FLOATS = (WARPS + 1) / 2 * R_ALL * LANES;
+constexpr int LOOP_FLOATS = AT_WARPS + WARPS * WARP_FLOATS, HALF = (WARPS + 1) / 2;
+constexpr int ADD_FLOATS = HALF * R_ALL * LANES;
 constexpr int SHARED_FLOATS = LOOP_FLOATS > ADD_FLOATS ? LOOP_FLOATS : ADD_FLOATS;
 
 constexpr float LOWEST = -3.402823466e38f;
@@ -115,12 +116,11 @@ WD_FN Right right(const float a, const float b) {
   cut(a, all.high[0], all.low[0]), cut(b, all.high[1], all.low[1]);
   return all;
 }
-WD_FN void multiply(float (&sum)[4], const Left& a, const Right& b) {
-  if (!TF32) {
-    wd_multiply_tf32(sum, a.low, b.high);
-    wd_multiply_tf32(sum, a.high, b.low);
-  }
-  wd_multiply_tf32(sum, a.high, b.high);
+WD_FN void multiply(float* const sum, const Left& a, const Right& b) {
+  if (TF32)
+    wd_multiply_tf32(sum, a.high, b.high);
+  else
+    wd_multiply_parts(sum, a.high, a.low, b.high, b.low);
 }
 WD_FN void zero(float (&tile)[4]) {
 #pragma unroll
@@ -128,7 +128,7 @@ WD_FN void zero(float (&tile)[4]) {
 }
 // As `multiply` of two tiles of rows, to a sum over thousands of rows. The unit cuts sums off instead of rounding them, so
 // for float32 it adds only 16 rows.
-WD_FN void accumulate(float (&sum)[4], const Left (&a)[2], const Right& b0, const Right& b1) {
+WD_FN void accumulate(float* const sum, const Left (&a)[2], const Right& b0, const Right& b1) {
   if (TF32) {
     multiply(sum, a[0], b0);
     multiply(sum, a[1], b1);
@@ -181,7 +181,7 @@ WD_FN int size_of(const int type) { return N_TYPES == 1 ? N_OUTPUTS : SIZES[type
 // Loss of a row of the minibatch. Replaces its outputs, without their biases, by the derivatives with respect to them, and
 // adds to the sums of terms: policy, value, entropy, KL and whether the ratio is clipped.
 WD_FN void loss(const Part part, const Rollout& rollout, const Rule& rule, const int row, float* const outputs,
-                const float* const biases, const float* const numbers, float (&terms)[N_TERMS]) {
+                const float* const biases, const float* const numbers, float* const terms) {
   const bool is_row = row < rollout.n_rows;
   const float weight = !is_row ? 0.f : rollout.weights ? numbers[WEIGHT] : 1.f;
   const float target = numbers[RETURN];
@@ -361,46 +361,20 @@ WD_FN void begin_copies(const Part part, float* const mine, const int stage, con
 
 // ---- one network
 
-struct Sums {  // a lane's part of all sums over rows
-  float w2[T2 / 2][T1][4], w1[T1 / 2][KF][4], w3[T2 / 2][TO][4], b2[T2], b3[2 * TO], terms[N_TERMS];
-};
-template <class Use>
-WD_FN void each(Sums& sums, const Use& use) {
-#pragma unroll
-  for (int j = 0; j < T2 / 2; ++j)
-#pragma unroll
-    for (int n = 0; n < T1; ++n)
-#pragma unroll
-      for (int e = 0; e < 4; ++e) use(R_W2 + (j * T1 + n) * 4 + e, sums.w2[j][n][e]);
-#pragma unroll
-  for (int i = 0; i < T1 / 2; ++i)
-#pragma unroll
-    for (int k = 0; k < KF; ++k)
-#pragma unroll
-      for (int e = 0; e < 4; ++e) use(R_W1 + (i * KF + k) * 4 + e, sums.w1[i][k][e]);
-#pragma unroll
-  for (int j = 0; j < T2 / 2; ++j)
-#pragma unroll
-    for (int o = 0; o < TO; ++o)
-#pragma unroll
-      for (int e = 0; e < 4; ++e) use(R_W3 + (j * TO + o) * 4 + e, sums.w3[j][o][e]);
-#pragma unroll
-  for (int n = 0; n < T2; ++n) use(R_B2 + n, sums.b2[n]);
-#pragma unroll
-  for (int n = 0; n < 2 * TO; ++n) use(R_B3 + n, sums.b3[n]);
-#pragma unroll
-  for (int n = 0; n < N_TERMS; ++n) use(R_TERMS + n, sums.terms[n]);
-}
-
 // Writes a block's sums at their places: gradients, and the terms behind all `n_parameters`.
 WD_FN void store_sums(const Part part, const float* const shared, const Places at, float* const to, const int n_parameters) {
+  const auto of_warps = [&](const int k, const int lane) {
+    float sum = 0.f;
+    for (int warp = 0; warp < HALF; ++warp) sum += shared[(warp * R_ALL + k) * LANES + lane];
+    return sum;
+  };
   // A tile's sum: row and column of the product whose first sum is `k`.
   const auto of_tile = [&](const int k, const int row, const int column) {
-    return shared[(k + row / 8 * 2 + column % 2) * LANES + row % 8 * 4 + column / 2];
+    return of_warps(k + row / 8 * 2 + column % 2, row % 8 * 4 + column / 2);
   };
   const auto of_lanes = [&](const int k, const int first, const int step, const int n) {
     float sum = 0.f;
-    for (int m = 0; m < n; ++m) sum += shared[k * LANES + first + m * step];
+    for (int m = 0; m < n; ++m) sum += of_warps(k, first + m * step);
     return sum;
   };
   const int me = threadIdx.x;
@@ -443,8 +417,9 @@ WD_FN void learn_network(const Part part, float* const shared, const float* cons
   for (int n = lane; n < 2 * ROWS * SX; n += LANES) mine[OF_X + n] = n % SX == N_SEEN ? 1.f : 0.f;  // 1: biases
   __syncthreads();
 
-  Sums sums;
-  each(sums, [](const int, float& x) { x = 0.f; });
+  float sums[R_ALL];  // a lane's part of all sums over rows
+#pragma unroll
+  for (int k = 0; k < R_ALL; ++k) sums[k] = 0.f;
 
   const int n_tiles = (rollout.n_rows + ROWS - 1) / ROWS, by = gridDim.x * WARPS;
   int tile = warp * gridDim.x + blockIdx.x;
@@ -526,7 +501,7 @@ WD_FN void learn_network(const Part part, float* const shared, const float* cons
     __syncwarp();
     if (lane < ROWS)  // a lane a row
       loss(part, rollout, rule, tile * ROWS + lane, outputs + lane * SO, shared + AT_B3,
-           mine + OF_NUMBERS + stage * N_NUMBERS + lane, sums.terms);
+           mine + OF_NUMBERS + stage * N_NUMBERS + lane, sums + R_TERMS);
     __syncwarp();
 
     float d_out[TO][4];
@@ -534,7 +509,7 @@ WD_FN void learn_network(const Part part, float* const shared, const float* cons
     for (int o = 0; o < TO; ++o) {
       const float* const upper = outputs + g * SO + 8 * o + t;
       d_out[o][0] = upper[0], d_out[o][1] = upper[8 * SO], d_out[o][2] = upper[4], d_out[o][3] = upper[8 * SO + 4];
-      sums.b3[2 * o] += d_out[o][0] + d_out[o][1], sums.b3[2 * o + 1] += d_out[o][2] + d_out[o][3];
+      sums[R_B3 + 2 * o] += d_out[o][0] + d_out[o][1], sums[R_B3 + 2 * o + 1] += d_out[o][2] + d_out[o][3];
     }
 #pragma unroll
     for (int n = 0; n < T2; ++n) {  // from here on z is the gradient before the activation, in order R
@@ -578,7 +553,7 @@ WD_FN void learn_network(const Part part, float* const shared, const float* cons
 #pragma unroll
       for (int k = 0; k < KF; ++k) {
         const float* const row = x + 2 * t * SX + 8 * k + g;
-        accumulate(sums.w1[i][k], a, right(row[0], row[SX]), right(row[8 * SX], row[9 * SX]));
+        accumulate(sums + R_W1 + (i * KF + k) * 4, a, right(row[0], row[SX]), right(row[8 * SX], row[9 * SX]));
       }
     }
 #pragma unroll
@@ -602,36 +577,37 @@ WD_FN void learn_network(const Part part, float* const shared, const float* cons
           h2[e] = r ? both[e].y : both[e].x;
           d_z2[e] *= slope(h2[e]);
         }
-        sums.b2[2 * j] += d_z2[0] + d_z2[1], sums.b2[2 * j + 1] += d_z2[2] + d_z2[3];
+        sums[R_B2 + 2 * j] += d_z2[0] + d_z2[1], sums[R_B2 + 2 * j + 1] += d_z2[2] + d_z2[3];
         c[r] = left(h2);
         a[r] = left(d_z2);
       }
 #pragma unroll
       for (int o = 0; o < TO; ++o) {
         const float* const row = outputs + 2 * t * SO + 8 * o + g;
-        accumulate(sums.w3[j][o], c, right(row[0], row[SO]), right(row[8 * SO], row[9 * SO]));
+        accumulate(sums + R_W3 + (j * TO + o) * 4, c, right(row[0], row[SO]), right(row[8 * SO], row[9 * SO]));
       }
 #pragma unroll
       for (int n = 0; n < T1; ++n) {
         const int m = 2 * (n % 2);
         const float(&one)[4] = h1[n / 2][0], (&other)[4] = h1[n / 2][1];
-        accumulate(sums.w2[j][n], a, right(one[m], one[m + 1]), right(other[m], other[m + 1]));
+        accumulate(sums + R_W2 + (j * T1 + n) * 4, a, right(one[m], one[m + 1]), right(other[m], other[m + 1]));
       }
     }
     __syncwarp();  // h2, outputs and this stage are overwritten next
   }
 
-  // Warps add their sums by halves, in a fixed order.
-#pragma unroll 1
-  for (int half = (WARPS + 1) / 2, n = WARPS; n > 1; n = half, half = (n + 1) / 2) {
-    __syncthreads();
-    if (warp >= half && warp < n)
-      each(sums, [&](const int k, float& x) { shared[((warp - half) * R_ALL + k) * LANES + lane] = x; });
-    __syncthreads();
-    if (warp + half < n) each(sums, [&](const int k, float& x) { x += shared[(warp * R_ALL + k) * LANES + lane]; });
+  // Each warp of the first half adds the sums of one of the second; `store_sums` adds those of all in the first half.
+  __syncthreads();
+  float* const of_both = shared + warp % HALF * R_ALL * LANES + lane;
+  if (warp >= HALF) {
+#pragma unroll
+    for (int k = 0; k < R_ALL; ++k) of_both[k * LANES] = sums[k];
   }
   __syncthreads();
-  if (warp == 0) each(sums, [&](const int k, float& x) { shared[k * LANES + lane] = x; });
+  if (warp < HALF) {
+#pragma unroll
+    for (int k = 0; k < R_ALL; ++k) of_both[k * LANES] = warp + HALF < WARPS ? sums[k] + of_both[k * LANES] : sums[k];
+  }
   __syncthreads();
   store_sums(part, shared, at, to, n_parameters);
 }

@@ -6,7 +6,7 @@
 #if defined(__CUDACC__)
 
 // sum += left * right, of tiles of 16 x 8 and 8 x 8, in the order of the unit's registers.
-WD_FN void wd_multiply_tf32(float (&sum)[4], const unsigned (&left)[4], const unsigned (&right)[2]) {
+WD_FN void wd_multiply_tf32(float* const sum, const unsigned (&left)[4], const unsigned (&right)[2]) {
   float to[4];
   asm volatile(
       "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%11,%12,%13};"
@@ -15,6 +15,19 @@ WD_FN void wd_multiply_tf32(float (&sum)[4], const unsigned (&left)[4], const un
         "f"(sum[2]), "f"(sum[3]));
 #pragma unroll
   for (int i = 0; i < 4; ++i) sum[i] = to[i];
+}
+
+// The same with factors in two parts, without the product of the lower ones.
+WD_FN void wd_multiply_parts(float* const sum, const unsigned (&high)[4], const unsigned (&low)[4],
+                             const unsigned (&right_high)[2], const unsigned (&right_low)[2]) {
+#define MMA "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, "
+  asm volatile(MMA "{%8,%9,%10,%11}, {%12,%13}, {%0,%1,%2,%3};\n\t"
+      MMA "{%4,%5,%6,%7}, {%14,%15}, {%0,%1,%2,%3};\n\t"
+      MMA "{%4,%5,%6,%7}, {%12,%13}, {%0,%1,%2,%3};"
+      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+      : "r"(high[0]), "r"(high[1]), "r"(high[2]), "r"(high[3]), "r"(low[0]), "r"(low[1]), "r"(low[2]), "r"(low[3]),
+        "r"(right_high[0]), "r"(right_high[1]), "r"(right_low[0]), "r"(right_low[1]));
+#undef MMA
 }
 
 // 2^x, log2 x and 1 / x, within 2 ulp, where they are no smaller than normal floats.
