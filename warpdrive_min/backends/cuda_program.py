@@ -53,6 +53,7 @@ class CudaProgram:
         with self._lock:
             if self._kernels:
                 return
+            _enter_context()
             major, minor = torch.cuda.get_device_capability()
             library = _library(cuda_c.compile_cubin(self._source, self._constants, f"sm_{major}{minor}"))
             for name, signature in cuda_c.declared(self._source, self._constants).items():
@@ -103,6 +104,16 @@ def _library(binary: Path) -> Any:
 @functools.cache
 def _driver() -> Any:
     return ctypes.CDLL("libcuda.so.1")
+
+
+def _enter_context() -> None:
+    """Make torch's context current in this thread, if none is."""
+    context = ctypes.c_void_p()
+    _call("cuInit", 0)
+    _call("cuCtxGetCurrent", ctypes.byref(context))
+    if not context:
+        _call("cuDevicePrimaryCtxRetain", ctypes.byref(context), torch.cuda.current_device())
+        _call("cuCtxSetCurrent", context)
 
 
 def _call(name: str, *arguments: Any) -> None:
