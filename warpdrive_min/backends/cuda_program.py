@@ -34,13 +34,15 @@ class CudaProgram:
     """Kernels of one CUDA C source, compiled and loaded on first use.
 
     Args:
-        source: File with kernels in our dialect, all with THREADS threads.
+        source: File with kernels of THREADS threads.
         constants: Constants by name, with those of `core.cuh`.
         shared_bytes: Dynamic shared memory of a block, by kernel.
     """
 
-    def __init__(self, source: Path, constants: Mapping[str, Constant], shared_bytes: Mapping[str, int]) -> None:
-        self._source, self._constants, self._shared_bytes = source, constants, shared_bytes
+    def __init__(
+        self, source: Path, constants: Mapping[str, Constant], shared_bytes: Mapping[str, int] | None = None
+    ) -> None:
+        self._source, self._constants, self._shared_bytes = source, constants, shared_bytes or {}
         self._kernels: dict[str, _Kernel] = {}
         self._lock = threading.Lock()
 

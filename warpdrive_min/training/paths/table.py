@@ -298,7 +298,7 @@ PATHS: Final[dict[str, tuple[Path, ...]]] = {
     ),
     "minibatch rows": (Path("kernel in Triton", IN_TRITON), TORCH),
     "Adam": (
-        Path("kernels in Triton", (NOT_EXACT, triton), adam.adam),
+        Path("kernels in CUDA C", (NOT_EXACT, cuda_c), adam.adam),
         Path("kernel in C++", (NOT_EXACT, cpp, ALONE), cpu.adam),
         EXACT_KERNELS,
         TORCH,
