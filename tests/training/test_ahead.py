@@ -93,7 +93,7 @@ def test_no_kernel_compiles_after_construction(backend, tmp_path, monkeypatch):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
     policy = {**PPO, "model": {"fc_dims": [64, 64], "shared": False}}
     trainer = make_trainer(ENVS["cartpole"](), {"shared": policy}, backend, n_envs=64, basedir=tmp_path)
-    assert sorted(compiled) == ["forward", "forward"], compiled  # acting, and values
+    assert not compiled, "its kernels are in CUDA C"
     compiled.clear()
     trainer.train(2)
     trainer.evaluate(4)

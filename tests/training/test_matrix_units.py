@@ -12,6 +12,7 @@ import torch
 from tests.support import BACKENDS, by_night, needs_cuda_compiler
 from warpdrive_min.backends import cuda_c
 from warpdrive_min.function_manager import KERNELS
+from warpdrive_min.training import config
 from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.paths.facts import Facts, Layers
 from warpdrive_min.training.paths.fused import matrix_units
@@ -209,7 +210,10 @@ def test_warps_of_fibres_find_the_gradients_of_float64(case, monkeypatch):
     constants = matrix_units.constants(sizes, data.space, data.rule(), n_agents=case.n_agents, **given)
     kernels = BACKENDS["host"].compile(Path(__file__).with_name("learn.cu"), constants)
     n, rollout = data.vector.numel(), data.rollout
-    partial, room = torch.zeros(n_blocks, n + N_TERMS), torch.full((n_blocks, sizes.n_bytes // 4), torch.nan)
+    partial, room = (
+        torch.zeros(n_blocks, n + N_TERMS),
+        torch.full((n_blocks, sizes.n_bytes(learns=True) // 4), torch.nan),
+    )
     gradient, terms, values = torch.zeros(n), torch.zeros(N_TERMS), rollout["old_values"].clone()
     optional = {
         "advantages": data.taken if rollout["advantages"] is None else rollout["advantages"],
@@ -240,6 +244,38 @@ def test_warps_of_fibres_find_the_gradients_of_float64(case, monkeypatch):
     data.check(gradient, terms, values)
 
 
+@pytest.mark.parametrize("is_tf32", [False, by_night(True)])
+def test_warps_of_fibres_evaluate_the_network(is_tf32):
+    """Lanes simulated by fibres pass rows forward."""
+    n_warps, n_blocks, n_rows = matrix_units.WARPS, 2, 300
+    sizes = matrix_units.Sizes(9, 20, 32, 11, 1, False)
+    data = Data(Case(sizes[:3], (11,), n_rows=n_rows), torch.device("cpu"))
+    constants = sizes.constants(learns=False, is_tanh=True, is_tf32=is_tf32)
+    kernel = BACKENDS["host"].compile(Path(__file__).with_name("evaluate.cu"), constants)["evaluate"]
+    room = torch.full((n_blocks, sizes.n_bytes(learns=False) // 4), torch.nan)
+    layers, x, out = data.layers(data.vector)[:6], data.rollout["observations"][:n_rows, 0], torch.zeros(n_rows, 11)
+    kernel.prepare([room, *layers, x, out, n_rows], n_blocks, 32 * n_warps)()
+    want = data.outputs(x.double(), [each.double() for each in layers])
+    torch.testing.assert_close(out.double(), want, rtol=0, atol=WITHIN["tf32" if is_tf32 else "fp32"])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["fp32", "tf32"])
+@pytest.mark.parametrize("of_value", [False, True])
+@pytest.mark.parametrize("case", [CASES[0]._replace(n_rows=30_001), CASES[1], CASES[2], CASES[3]], ids=str)
+def test_a_gpu_evaluates_the_network(case, of_value, precision):
+    """Logits and values equal float64's."""
+    data = Data(case)
+    x = data.rollout["observations"]
+    layers = data.layers(data.vector)
+    layers = data.value_layers(layers) if of_value else layers[:6]
+    out = torch.zeros(*x.shape[:-1], len(layers[4]), device=data.device)
+    with config.precision(precision, data.device):
+        matrix_units.Evaluation(data.network(), of_value=of_value)(x, out)
+    want = data.outputs(x.double(), [each.double() for each in layers])
+    torch.testing.assert_close(out.double(), want, rtol=0, atol=WITHIN[precision])
+
+
 @needs_cuda_compiler
 def test_kernels_compile_for_a_gpu():
     """The kernels compile without a GPU, for one with matrix units."""
@@ -247,7 +283,9 @@ def test_kernels_compile_for_a_gpu():
     rule = LossRule(torch.ones(()), torch.ones(()), CLIP, True, None)
     given = {"is_tanh": True, "is_tf32": True, "is_masked": False}
     constants = matrix_units.constants(sizes, space, rule, n_agents=1, **given)
-    assert cuda_c.compile_cubin(KERNELS / "learn.cu", constants, "sm_90").read_bytes()[:4] == b"\x7fELF"
+    forward = sizes.constants(learns=False, is_tanh=True, is_tf32=False)
+    for name, of in {"learn.cu": constants, "evaluate.cu": forward}.items():
+        assert cuda_c.compile_cubin(KERNELS / name, of, "sm_90").read_bytes()[:4] == b"\x7fELF"
 
 
 def found(data: Data) -> tuple[torch.Tensor, ...]:

@@ -30,6 +30,18 @@ NEEDS = {
     ),
     ("network", 2): (Facts(is_exact=True), [{"is_exact": False}]),
     ("acting", 0): (
+        ON_GPU,
+        [
+            {"is_population": True},
+            *TRITON,
+            {"precision": "bf16"},
+            {"own_columns": 3},
+            {"is_box": True},
+            LAYERS,
+            {"network": WIDE},
+        ],
+    ),
+    ("acting", 1): (
         Facts(network=WIDE),
         [{"device": "cuda"}, {"precision": "bf16"}, {"is_exact": True}, {"is_population": True}, LAYERS],
     ),

@@ -262,10 +262,8 @@ def _exactly(update: Update) -> Learning:
     return exact_learning.ExactLearning(update.exact, *layers, update.learned, at_once=update.at_once)
 
 
-IN_CUDA_C: Final = (
-    *(NO_CRITIC, NOT_EXACT, cuda_c, NOT_BF16, OWN_ROWS, DISCRETE, two_layers),
-    matrix_units.fits,
-)
+IN_CUDA_C: Final = (NOT_EXACT, cuda_c, NOT_BF16, OWN_ROWS, DISCRETE, two_layers, matrix_units.fits)
+"""Rules of the kernels in CUDA C for small networks."""
 ON_CHIP: Final = (learning.is_narrow, learning.first_layer_stays)
 LOSS_KERNEL: Final = Path("kernel of the loss, in Triton", (*IN_TRITON, ALONE))
 EXACT_KERNELS: Final = Path("kernels of exact training", (EXACT,))
@@ -275,7 +273,11 @@ PATHS: Final[dict[str, tuple[Path, ...]]] = {
     "observations": (Path("one row for all agents", SHARED), Path("a row for each agent")),
     "steps": (Path("into the rollout", DIRECT), Path("copied to the rollout")),
     "rollout": (Path("one launch", ONE_LAUNCH), Path("step by step")),
-    "acting": (Path("kernel in C++", IN_CPP, cpu.Evaluation), Path("the network itself")),
+    "acting": (
+        Path("kernel in CUDA C", (ALONE, *IN_CUDA_C), matrix_units.Evaluation),
+        Path("kernel in C++", IN_CPP, cpu.Evaluation),
+        Path("the network itself"),
+    ),
     "network": (
         Path("kernel for narrow networks", (*IN_TRITON, two_layers, narrow.fits), narrow.narrow),
         Path("kernel for wide networks", (*IN_TRITON, ALONE, two_layers, wide.fits), wide.wide),
@@ -288,7 +290,7 @@ PATHS: Final[dict[str, tuple[Path, ...]]] = {
         Path("not kept"),
     ),
     "learning": (
-        Path("one pass, in CUDA C", IN_CUDA_C, _in_cuda_c),
+        Path("one pass, in CUDA C", (NO_CRITIC, *IN_CUDA_C), _in_cuda_c),
         Path("one pass, in Triton", (NO_CRITIC, NOT_EXACT, triton, two_layers, *ON_CHIP), _in_triton),
         Path("one pass, in C++", (NO_CRITIC, *IN_CPP), _in_cpp),
         Path("one pass, exactly", (EXACT, NO_CRITIC, ALONE, ALL_ROWS, exact_learning.fits), _exactly),

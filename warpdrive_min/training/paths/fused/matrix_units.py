@@ -1,7 +1,7 @@
-"""One-pass A2C and PPO of small networks in CUDA C, on a GPU's matrix units.
+"""Small networks in CUDA C on a GPU's matrix units: evaluation, and one-pass A2C and PPO.
 
 A warp takes 16 rows through forward pass, loss and backward pass, and keeps the sums of all gradients in registers; see
-`kernels/learn.cuh`.
+`kernels/perceptron_tiles.cuh` and `kernels/learn.cuh`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch
 
 from warpdrive_min.backends.cuda_program import CudaProgram
 from warpdrive_min.function_manager import KERNELS
+from warpdrive_min.training.config import present
 from warpdrive_min.training.paths.facts import Facts, rule
 from warpdrive_min.training.paths.fused.loss import N_TERMS, Learned, LossRule, Rows
 from warpdrive_min.training.paths.fused.network import Network, offset_of
@@ -35,6 +36,8 @@ ROWS: Final = 16
 """Rows that a warp takes at a time."""
 COLUMNS: Final = 32
 """Entries of the gradient that a block adds up."""
+BLOCKS_PER_PROCESSOR: Final = 2
+"""Blocks of an evaluation per multiprocessor."""
 SHARED_BYTES: Final = 227 * 1024
 """Most shared memory of a block, bytes, on a GPU for data centres."""
 ROWS_APART: Final = 65_536
@@ -57,14 +60,36 @@ class Sizes(NamedTuple):
         first, second, features, outputs = self._tiles
         return 2 * first * second + 2 * first * features + 2 * second * outputs + second + 2 * outputs + N_TERMS
 
-    @property
-    def n_bytes(self) -> int:
-        """Shared memory of a block, bytes; `learn.cuh` checks it."""
+    def n_bytes(self, *, learns: bool) -> int:
+        """Return the shared memory of a block, bytes; the kernels check it."""
         first, second, features, outputs = self._tiles
-        weights = 128 * first * (features + second) + 192 * second * outputs + 16 * second + 8 * outputs
-        numbers = 2 * ROWS * (8 * features + 4) + 2 * ROWS * (5 + self.n_types) + ROWS * (8 * outputs + 4)
-        in_loop = weights + WARPS * (8 * ROWS * second + numbers)
+        weights, rows = 64 * first * (features + second), 2 * ROWS * (8 * features + 4) + ROWS * (8 * outputs + 4)
+        if not learns:
+            return 4 * (weights + 64 * second * outputs + 16 * second + 8 * outputs + WARPS * rows)
+        weights = 2 * weights + 192 * second * outputs + 16 * second + 8 * outputs
+        in_loop = weights + WARPS * (8 * ROWS * second + 2 * ROWS * (5 + self.n_types) + rows)
         return 4 * max(in_loop, (WARPS + 1) // 2 * self.n_sums * 32)
+
+    def constants(self, *, learns: bool, is_tanh: bool, is_tf32: bool) -> dict[str, Constant]:
+        """Return the constants of `perceptron_tiles.cuh` and `core.cuh`."""
+        return {
+            "N_SEEN": self.n_features,
+            "HIDDEN1": self.n_first,
+            "HIDDEN2": self.n_second,
+            "N_OUTPUTS": self.n_outputs,
+            "N_TYPES": self.n_types,
+            "IS_SHARED": self.is_shared,
+            "IS_TANH": is_tanh,
+            "TF32": is_tf32,
+            "LEARNS": learns,
+            "WARPS": WARPS,
+            "SHARED_BYTES": self.n_bytes(learns=learns),
+            "N_AGENTS": 1,
+            "THREADS": 32 * WARPS,
+            "ENVS_PER_BLOCK": 1,
+            "BLOCKS_PER_ENV": 1,
+            "EXACT": False,
+        }
 
     @property
     def _tiles(self) -> tuple[int, int, int, int]:
@@ -81,36 +106,23 @@ def fits(facts: Facts) -> str | None:
         return f"needs up to {WIDEST} units (got {layers})"
     first, second = layers.hidden
     sizes = Sizes(layers.n_features, first, second, layers.n_outputs, facts.n_types, layers.is_shared)
-    if sizes.n_sums > MOST_SUMS or sizes.n_bytes > SHARED_BYTES:
+    if sizes.n_sums > MOST_SUMS or sizes.n_bytes(learns=True) > SHARED_BYTES:
         return f"needs at most {MOST_SUMS} sums of gradients in a thread (got {sizes.n_sums} for {layers})"
     return None
 
 
 def constants(
-    sizes: Sizes, space: ActionSpace, rule: LossRule, *, n_agents: int, is_tanh: bool, is_tf32: bool, is_masked: bool
+    sizes: Sizes, space: ActionSpace, rule: LossRule, *, n_agents: int, is_masked: bool, **given: bool
 ) -> dict[str, Constant]:
-    """Return the constants of `learn.cuh` and `core.cuh`."""
+    """Return the constants of `learn.cuh`."""
     return {
-        "N_SEEN": sizes.n_features,
-        "HIDDEN1": sizes.n_first,
-        "HIDDEN2": sizes.n_second,
-        "N_OUTPUTS": sizes.n_outputs,
-        "N_TYPES": sizes.n_types,
+        **sizes.constants(learns=True, **given),
         "SIZES": list(space.categories),
-        "IS_SHARED": sizes.is_shared,
-        "IS_TANH": is_tanh,
-        "TF32": is_tf32,
         "MASKED": is_masked,
         "IS_CLIPPED": rule.is_clipped,
         "VALUE_CLIPPED": rule.value_clip is not None,
         "VALUE_CLIP": float(rule.value_clip or 0),
-        "WARPS": WARPS,
-        "SHARED_BYTES": sizes.n_bytes,
         "N_AGENTS": n_agents,
-        "THREADS": 32 * WARPS,
-        "ENVS_PER_BLOCK": 1,
-        "BLOCKS_PER_ENV": 1,
-        "EXACT": False,
     }
 
 
@@ -125,6 +137,36 @@ def places(network: Network, parameters: Tensor) -> list[int]:
         return [offset_of(layer, parameters) for layer in layers]
 
     return [*first(network.value[:4]), 0, 0, *first(network.value[4:]), *first([*network.policy, *network.value[4:]])]
+
+
+class Evaluation:
+    """Evaluation of the logits or the values of a network."""
+
+    def __init__(self, network: Network, *, of_value: bool = False) -> None:
+        layers = network.value if of_value else network.policy
+        sizes = network.sizes | {"n_outputs": len(layers[4])}
+        self._sizes = Sizes(**sizes, n_types=1, is_shared=False)
+        self._layers = dict(zip(("w1", "b1", "w2", "b2", "w3", "b3"), (each.detach() for each in layers), strict=True))
+        self._is_tanh = network.is_tanh
+        self._programs: dict[bool, CudaProgram] = {}
+        """Programs without and with TF32."""
+
+    def __call__(self, seen: Tensor, out: Tensor) -> None:
+        """Write the outputs for ``seen``, (..., n_features), into ``out``; enqueues.
+
+        Products have the precision of torch's.
+        """
+        is_tf32 = present(seen.device) == "tf32"
+        if is_tf32 not in self._programs:
+            constants = self._sizes.constants(learns=False, is_tanh=self._is_tanh, is_tf32=is_tf32)
+            n_bytes = {"evaluate": self._sizes.n_bytes(learns=False)}
+            self._programs[is_tf32] = CudaProgram(KERNELS / "evaluate.cu", constants, n_bytes)
+        program = self._programs[is_tf32]
+        if compiled_ahead(program.load):
+            return
+        n_rows = seen.shape[:-1].numel()
+        n_blocks = min(-(-n_rows // (ROWS * WARPS)), BLOCKS_PER_PROCESSOR * _processors(seen.device))
+        program.launch("evaluate", (n_blocks, 1, 1), **self._layers, x=seen.contiguous(), out=out, n_rows=n_rows)
 
 
 class Learning:
@@ -157,11 +199,11 @@ class Learning:
         self._program = CudaProgram(
             KERNELS / "learn.cu",
             constants(sizes, space, rule, n_agents=n_agents, **given),
-            {"learn": sizes.n_bytes},
+            {"learn": sizes.n_bytes(learns=True)},
         )
         self._advantages = rollout["advantages"]
         self._is_apart = not is_shared and self._n_rows <= ROWS_APART and self._advantages is not None
-        at_once = torch.cuda.get_device_properties(device).multi_processor_count // (1 + self._is_apart)
+        at_once = _processors(device) // (1 + self._is_apart)
         n_tiles = -(-self._n_rows // ROWS)
         self._n_blocks = min(-(-n_tiles // WARPS), -(-at_once // self._n_members))
         """Blocks of a network, each with its own sums."""
@@ -211,3 +253,7 @@ class Learning:
             n_partial=self._n_blocks,
             n_parameters=n_columns - N_TERMS,
         )
+
+
+def _processors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count
