@@ -8,7 +8,7 @@ import torch
 from envs import ENVS
 from tests.training.builders import ON_GPU, PPO, make_trainer
 from warpdrive_min.training.paths import ahead, early
-from warpdrive_min.training.paths.triton.launch import launch, rehearsal
+from warpdrive_min.training.paths.triton.launch import compiled_ahead, launch, rehearsal
 
 
 class Kernel:
@@ -27,21 +27,39 @@ class Kernel:
         self.events.append(("compile", grid, *given))
 
 
-def test_rehearsed_launches_only_compile():
+class Compilers:
+    """Compiles at once, Triton's kernels only if it `can`."""
+
+    def __init__(self, *, can: bool = True) -> None:
+        self.can = can
+
+    def run(self, load):
+        """Compile a program."""
+        load()
+
+    def prepare_triton(self):
+        """Return whether Triton compiles."""
+        return self.can
+
+
+@pytest.mark.parametrize("can", [True, False])
+def test_rehearsed_launches_only_compile(can):
     """Rehearsed launches only compile, and later ones run.
 
-    This holds after an error in the rehearsal too.
+    This holds after an error in the rehearsal too. A Triton without threads compiles at the first launch.
     """
     kernel = Kernel()
 
     def fail():
         launch(kernel, (2,))(1)
+        assert compiled_ahead(lambda: kernel.events.append("program"))
         raise ValueError("planted")
 
-    with pytest.raises(ValueError, match="planted"), rehearsal(fail):
+    with pytest.raises(ValueError, match="planted"), rehearsal(Compilers(can=can)):
         fail()
     launch(kernel, (3,))(1)
-    assert kernel.events == [("compile", (2,), 1), ("launch", (3,), 1)]
+    assert not compiled_ahead(lambda: pytest.fail("compiled"))
+    assert kernel.events == [*([("compile", (2,), 1)] if can else []), "program", ("launch", (3,), 1)]
 
 
 def test_nothing_is_rehearsed_on_a_cpu():

@@ -21,8 +21,8 @@ from warpdrive_min.training.paths.fused.network import Network
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 VALUE_WEIGHT, ENTROPY_WEIGHT, CLIP = 0.7, 0.05, 0.2
-WITHIN = {"fp32": 5e-6, "tf32": 2e-2}
-"""Tolerance of a layer's gradient, as a share of its largest number."""
+WITHIN = {"fp32": 5e-6, "tf32": 1e-2}
+"""Tolerance of outputs and terms, and of a gradient's error, relative to its norm."""
 
 
 class Case(NamedTuple):
@@ -164,10 +164,11 @@ class Data:
         within = WITHIN[self.case.precision]
         for member, got in enumerate(gradient.view(-1, gradient.shape[-1])):
             want, of_terms, want_values = self.in_float64(member)
-            for mine, its in zip(self.layers(got), self.layers(want), strict=True):
-                assert (mine - its).abs().max() <= within * its.abs().max()
+            assert (got - want).norm() <= within * want.norm()
+            for mine, its in zip(self.layers(got), self.layers(want), strict=True):  # terms of small ones cancel out
+                assert (mine - its).norm() <= 10 * within * its.norm()
             torch.testing.assert_close(terms.view(N_TERMS, -1)[:, member].double(), of_terms, rtol=within, atol=within)
-            if values is not None:
+            if values is not None and not self.case.n_members:  # members of a test share rows
                 at = slice(0, self.case.n_rows) if self.indices is None else self.indices[member].long()
                 torch.testing.assert_close(values[at].double(), want_values, rtol=within, atol=within)
 
@@ -322,7 +323,7 @@ def found(data: Data) -> tuple[torch.Tensor, ...]:
         *CASES,
         CASES[0]._replace(n_rows=30_001),
         CASES[0]._replace(n_rows=100_003, is_clipped=False, is_weighted=True),
-        CASES[2]._replace(n_rows=9_000, advantages="rollout", value_clip=0.1),
+        CASES[2]._replace(n_rows=9_000, activation="tanh", advantages="rollout", value_clip=0.1),
         Case((5, 64, 32), n_rows=500, advantages="taken", n_members=3, value_clip=0.3),
         Case((21, 32, 32), (20,), activation="relu", n_rows=1_000, is_masked=True),
     ],
@@ -340,7 +341,8 @@ def test_a_gpu_finds_the_gradients_of_float64(case, is_shared, precision):
         (Layers(4, (64, 64), 2), None),
         (Layers(40, (32, 32), 20), None),
         (Layers(4, (64, 65), 2), "needs up to 64 units"),
-        (Layers(8, (64, 64), 2), "needs at most 180 sums .* 191"),
+        (Layers(15, (64, 64), 2), None),
+        (Layers(16, (64, 64), 2), "needs at most 192 sums .* 207"),
     ],
     ids=str,
 )

@@ -18,7 +18,7 @@ __device__ float sum_of_block(const float x) {  // in a fixed order
 // Writes each block's sum of squares of `gradient` (vectors, n) into `partial` (vectors, N_BLOCKS + 1). The count of steps
 // is copied behind the sums: `take_step` reads it there, because its first block changes `step` before others may have
 // read it.
-__global__ void add_squares(const float* gradient, const float* step, float* partial, int n) {
+extern "C" __global__ void add_squares(const float* gradient, const float* step, float* partial, int n) {
   const int vector = blockIdx.x / N_BLOCKS, block = blockIdx.x % N_BLOCKS;
   const float* const own = gradient + static_cast<long long>(vector) * n;
   float sum = 0.f;
@@ -33,7 +33,7 @@ __global__ void add_squares(const float* gradient, const float* step, float* par
 // is not finite or `skip` is set, only `norm` is written. `n_skipped` counts the steps whose norm is not finite.
 //
 // Source: Kingma and Ba 2015, "Adam: a method for stochastic optimization", algorithm 1.
-__global__ void take_step(float* parameters, const float* gradient, float* exp_avg, float* exp_avg_sq, float* step,
+extern "C" __global__ void take_step(float* parameters, const float* gradient, float* exp_avg, float* exp_avg_sq, float* step,
                           float* norm, float* n_skipped, const float* lr, const bool* skip, const float* max_norm,
                           const float* partial, int n, float eps, float almost_zero, float rest1, float beta2, float rest2,
                           double log_beta1, double log_beta2) {

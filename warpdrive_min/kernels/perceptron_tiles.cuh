@@ -147,7 +147,7 @@ WD_FN void load_weights(const Part part, float* const shared, const Layers& of) 
     put(AT_W1R + 4 * n, a, b, c, d);
     if (LEARNS) put(AT_W1T + 4 * n, a, c, b, d);
   }
-#pragma unroll 1
+#pragma unroll 4
   for (int n = me; n < U1 * U2 / 4; n += BY) {
     const int lane = n % 32, g = lane / 4, t = lane % 4;
     const int to = n / 32 / (T1 / 2) * 8 + g, from = n / 32 % (T1 / 2) * 16 + 2 * t;

@@ -29,11 +29,16 @@ Tensor = torch.Tensor
 
 WIDEST: Final = 64
 """Largest number of units of a hidden layer."""
-MOST_SUMS: Final = 180
-"""Most sums of a lane, of its 255 registers; those of 64 and 64 units with up to 7 features are 175."""
+MOST_SUMS: Final = 192
+"""Most sums of a lane, of its 255 registers; those of 64 and 64 units with up to 15 features are 191.
+
+With more, values spill to memory, and Triton's pass is as fast.
+"""
 WARPS: Final = 8
 ROWS: Final = 16
 """Rows that a warp takes at a time."""
+LEAST_ROWS: Final = 32
+"""Rows of a block where there are few: in few rows of many blocks, warps wait less for products."""
 COLUMNS: Final = 32
 """Entries of the gradient that a block adds up."""
 BLOCKS_PER_PROCESSOR: Final = 2
@@ -98,7 +103,9 @@ class Sizes(NamedTuple):
         return first, second, -(-(self.n_features + 1) // 8), -(-(self.n_outputs + self.is_shared) // 8)
 
 
-@rule(f"up to {WIDEST} units, and sums of gradients that fit into registers ({WIDEST} and {WIDEST} units: 7 features)")
+@rule(
+    f"up to {WIDEST} units, and sums of gradients that fit into registers ({WIDEST} and {WIDEST} units: 15 features, 8 outputs)"
+)
 def fits(facts: Facts) -> str | None:
     """Refuse layers that do not fit on the chip."""
     layers = facts.layers
@@ -204,8 +211,7 @@ class Learning:
         self._advantages = rollout["advantages"]
         self._is_apart = not is_shared and self._n_rows <= ROWS_APART and self._advantages is not None
         at_once = _processors(device) // (1 + self._is_apart)
-        n_tiles = -(-self._n_rows // ROWS)
-        self._n_blocks = min(-(-n_tiles // WARPS), -(-at_once // self._n_members))
+        self._n_blocks = min(-(-self._n_rows // LEAST_ROWS), -(-at_once // self._n_members))
         """Blocks of a network, each with its own sums."""
         self._partial = torch.zeros(
             self._n_members, self._n_blocks, n_parameters + N_TERMS, device=device, dtype=torch.float32

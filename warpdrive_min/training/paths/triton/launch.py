@@ -5,33 +5,48 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
-_submit: Callable[[Callable[[], object]], object] | None = None
-"""Function that runs others in a thread, in a rehearsal."""
+
+class Compilers(Protocol):
+    """Threads that compile kernels, for a rehearsal."""
+
+    def run(self, load: Callable[[], object]) -> None:
+        """Compile and load a CUDA C program by ``load``."""
+
+    def prepare_triton(self) -> bool:
+        """Make Triton compile in these threads; False if it cannot."""
+
+
+_compilers: Compilers | None = None
+"""Set in a rehearsal."""
 
 
 def launch(kernel: Any, grid: tuple[int, ...]) -> Callable[..., object]:
     """Return ``kernel[grid]`` of Triton, or in a rehearsal a function that only compiles."""
-    return partial(kernel.warmup, grid=grid) if _submit is not None else kernel[grid]
+    if _compilers is None:
+        launches: Callable[..., object] = kernel[grid]
+        return launches
+    return partial(kernel.warmup, grid=grid) if _compilers.prepare_triton() else _nothing
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    """Do nothing: the first launch compiles."""
 
 
 def compiled_ahead(load: Callable[[], object]) -> bool:
     """True in a rehearsal, which then compiles a CUDA C program by ``load``."""
-    if _submit is not None:
-        _submit(load)
-    return _submit is not None
+    if _compilers is not None:
+        _compilers.run(load)
+    return _compilers is not None
 
 
 @contextmanager
-def rehearsal(submit: Callable[[Callable[[], object]], object]) -> Iterator[None]:
-    """Compile kernels in place of launching them, within the block.
-
-    ``submit`` compiles those in CUDA C; Triton compiles its own.
-    """
-    global _submit
-    _submit = submit
+def rehearsal(compilers: Compilers) -> Iterator[None]:
+    """Compile kernels in place of launching them, within the block."""
+    global _compilers
+    _compilers = compilers
     try:
         yield
     finally:
-        _submit = None
+        _compilers = None
