@@ -38,7 +38,7 @@ WARPS: Final = 8
 ROWS: Final = 16
 """Rows that a warp takes at a time."""
 LEAST_ROWS: Final = 32
-"""Rows of a block where there are few: in few rows of many blocks, warps wait less for products."""
+"""Fewest rows of a block; more blocks use more multiprocessors."""
 COLUMNS: Final = 32
 """Entries of the gradient that a block adds up."""
 BLOCKS_PER_PROCESSOR: Final = 2
@@ -104,7 +104,8 @@ class Sizes(NamedTuple):
 
 
 @rule(
-    f"up to {WIDEST} units, and sums of gradients that fit into registers ({WIDEST} and {WIDEST} units: 15 features, 8 outputs)"
+    f"up to {WIDEST} units, and gradients that fit into registers: with {WIDEST} and {WIDEST} units "
+    "up to 15 features and 8 outputs, the value among them if layers are shared"
 )
 def fits(facts: Facts) -> str | None:
     """Refuse layers that do not fit on the chip."""
