@@ -1,4 +1,4 @@
-"""One-pass learning in CUDA C against torch in float64: by fibres on a CPU, and on a GPU."""
+"""Learning in CUDA C, by fibres and on a GPU, against torch in float64."""
 
 from __future__ import annotations
 
@@ -330,7 +330,10 @@ def found(data: Data) -> tuple[torch.Tensor, ...]:
     ids=str,
 )
 def test_a_gpu_finds_the_gradients_of_float64(case, is_shared, precision):
-    """Gradients, terms and values equal float64's, twice with the same bits, also in a CUDA graph."""
+    """Gradients, terms and values equal float64's.
+
+    Both runs have the same bits; the second is a CUDA graph's.
+    """
     data = Data(case._replace(is_shared=is_shared, precision=precision))
     data.check(*found(data))
 

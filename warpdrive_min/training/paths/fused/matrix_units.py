@@ -1,7 +1,7 @@
-"""Small networks in CUDA C on a GPU's matrix units: evaluation, and one-pass A2C and PPO.
+"""Small networks in CUDA C on a GPU's matrix units.
 
-A warp takes 16 rows through forward pass, loss and backward pass, and keeps the sums of all gradients in registers; see
-`kernels/perceptron_tiles.cuh` and `kernels/learn.cuh`.
+They are evaluated, and learn by A2C and PPO in one pass. A warp takes 16 rows through forward pass, loss and backward
+pass, and keeps the sums of all gradients in registers; see `kernels/perceptron_tiles.cuh` and `kernels/learn.cuh`.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ _compilers: Compilers | None = None
 
 
 def launch(kernel: Any, grid: tuple[int, ...]) -> Callable[..., object]:
-    """Return ``kernel[grid]`` of Triton, or in a rehearsal a function that only compiles."""
+    """Return Triton's ``kernel[grid]``, or in a rehearsal its compilation."""
     if _compilers is None:
         launches: Callable[..., object] = kernel[grid]
         return launches
