@@ -154,7 +154,7 @@ class Evaluation:
         layers = network.value if of_value else network.policy
         sizes = network.sizes | {"n_outputs": len(layers[4])}
         self._sizes = Sizes(**sizes, n_types=1, is_shared=False)
-        self._layers = dict(zip(("w1", "b1", "w2", "b2", "w3", "b3"), (each.detach() for each in layers), strict=True))
+        self._layers = dict(zip(("w1", "b1", "w2", "b2", "w3", "b3"), layers, strict=True))
         self._is_tanh = network.is_tanh
         self._programs: dict[bool, CudaProgram] = {}
         """Programs without and with TF32."""
