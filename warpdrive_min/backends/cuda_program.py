@@ -27,6 +27,8 @@ else:
 
 MAX_DYNAMIC_SHARED_BYTES: Final = 8
 """CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES of the driver."""
+MAX_SHARED_BYTES_OPTIN: Final = 97
+"""CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN of the driver."""
 Grid = tuple[int, int, int]
 
 
@@ -70,6 +72,15 @@ class CudaProgram:
         if not self._kernels:
             self.load()
         self._kernels[name].launch(grid, self._constants["THREADS"], arguments)
+
+
+@functools.cache
+def most_shared_bytes() -> int:
+    """Return the most shared memory of a block on torch's current GPU."""
+    n_bytes = ctypes.c_int()
+    _call("cuInit", 0)
+    _call("cuDeviceGetAttribute", ctypes.byref(n_bytes), MAX_SHARED_BYTES_OPTIN, torch.cuda.current_device())
+    return n_bytes.value
 
 
 class _Kernel:

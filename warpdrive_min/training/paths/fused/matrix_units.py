@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 import torch
 
-from warpdrive_min.backends.cuda_program import CudaProgram
+from warpdrive_min.backends.cuda_program import CudaProgram, most_shared_bytes
 from warpdrive_min.function_manager import KERNELS
 from warpdrive_min.training.config import present
 from warpdrive_min.training.paths.facts import Facts, rule
@@ -43,8 +43,6 @@ COLUMNS: Final = 32
 """Entries of the gradient that a block adds up."""
 BLOCKS_PER_PROCESSOR: Final = 2
 """Blocks of an evaluation per multiprocessor."""
-SHARED_BYTES: Final = 227 * 1024
-"""Most shared memory of a block, bytes, on a GPU for data centres."""
 ROWS_APART: Final = 65_536
 """Rows of a minibatch up to which separate networks learn in blocks of their own."""
 
@@ -104,8 +102,8 @@ class Sizes(NamedTuple):
 
 
 @rule(
-    f"up to {WIDEST} units, and gradients that fit into registers: with {WIDEST} and {WIDEST} units "
-    "up to 15 features and 8 outputs, the value among them if layers are shared"
+    f"up to {WIDEST} units, weights that fit into shared memory, and gradients into registers: with {WIDEST} and "
+    f"{WIDEST} units up to 15 features and 8 outputs, the value among them if layers are shared"
 )
 def fits(facts: Facts) -> str | None:
     """Refuse layers that do not fit on the chip."""
@@ -114,9 +112,16 @@ def fits(facts: Facts) -> str | None:
         return f"needs up to {WIDEST} units (got {layers})"
     first, second = layers.hidden
     sizes = Sizes(layers.n_features, first, second, layers.n_outputs, facts.n_types, layers.is_shared)
-    if sizes.n_sums > MOST_SUMS or sizes.n_bytes(learns=True) > SHARED_BYTES:
+    if sizes.n_sums > MOST_SUMS:
         return f"needs at most {MOST_SUMS} sums of gradients in a thread (got {sizes.n_sums} for {layers})"
+    if sizes.n_bytes(learns=True) > (room := _shared_bytes()):
+        return f"needs {sizes.n_bytes(learns=True):,} bytes of a block's shared memory (the GPU has {room:,})"
     return None
+
+
+def _shared_bytes() -> int:
+    """Return the most shared memory of a block; without a GPU, an H100's."""
+    return most_shared_bytes() if torch.cuda.is_available() else 227 * 1024
 
 
 def constants(
