@@ -73,7 +73,6 @@ def debug(
             given, seed = read_settings(settings or [], "debug.set"), seed or 0
             start, chosen, is_exact = _steps(path, backend, given, envs, seed, steps)
         else:
-<<<<<<< HEAD
             options = {
                 "trainer.num_envs": ("--envs", envs),
                 "trainer.seed": ("--seed", seed),
@@ -81,10 +80,7 @@ def debug(
             }
             given = read_settings(settings or [], "debug.set", options)
             given["trainer.seed"] = seed = given.get("trainer.seed") or 0
-            start, chosen, is_exact = _training(path, given, train, unfused=bisect and not fused)
-=======
-            start, chosen, is_exact = _training(path, backend, train, given, envs, seed, bisect, fused)
->>>>>>> faults60
+            start, chosen, is_exact = _training(path, given, train, is_located=bisect, is_fused=fused)
         table = {each.name: each for each in changes(backends.get(chosen), exact=is_exact)}
         for name in change or []:
             why = "" if is_exact else " of a run that is not exact"
@@ -129,34 +125,14 @@ def _steps(
     return partial(environment_run, subject), chosen, True
 
 
-<<<<<<< HEAD
-def _training(path: str, given: Mapping[str, Any], config: str, *, unfused: bool) -> Started:
+def _training(path: str, given: Mapping[str, Any], config: str, *, is_located: bool, is_fused: bool) -> Started:
     run = make_plan(path, Path(config), given, None, None)
-    name, settings = run.env_name, run.run_config
-    size, n_gpus, do = settings.population.size, settings.trainer.num_gpus, "set it so with --set"
-    require(size is None, "run config population.size", "must be null for debug", size, do)
-    require(n_gpus == 1, "run config trainer.num_gpus", "must be 1 for debug", n_gpus, do)
-    is_chosen = "trainer.env_backend" in given
-    env = make_environment(name, settings.env, "debug")
-    chosen = settings.trainer.env_backend if is_chosen else first_available(env, "debug")
-=======
-def _training(
-    path: str,
-    backend: str | None,
-    config: str,
-    given: Mapping[str, Any],
-    envs: int | None,
-    seed: int,
-    is_located: bool,
-    is_fused: bool,
-) -> Started:
-    sizes = {} if envs is None else {"trainer.num_envs": envs}
-    run = make_plan(path, Path(config), {**given, **sizes, "trainer.seed": seed}, None, None)
     name, settings = run.env_name, run.run_config
     n_gpus = settings.trainer.num_gpus
     require(n_gpus == 1, "run config trainer.num_gpus", "must be 1 for debug", n_gpus, "set it so with --set")
-    chosen = backend or first_available(make_environment(name, settings.env, "debug"), "debug")
->>>>>>> faults60
+    is_chosen = "trainer.env_backend" in given
+    env = make_environment(name, settings.env, "debug")
+    chosen = settings.trainer.env_backend if is_chosen else first_available(env, "debug")
     backends.get(chosen)
     located = (
         {"trainer.mode": "eager"} if is_fused else unfused_settings(settings)
