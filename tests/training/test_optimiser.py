@@ -10,7 +10,7 @@ import torch
 from tests.support import BACKENDS
 from warpdrive_min.training.algorithms.optimiser import FlatAdam
 from warpdrive_min.training.paths import available
-from warpdrive_min.training.paths.fused import adam
+from warpdrive_min.training.paths.fused import adam as adam_on_gpu
 
 MAX_NORM = 0.3
 ON_GPU = [pytest.param((way, "cuda"), marks=pytest.mark.gpu) for way in ("torch", "CUDA C")]
@@ -39,7 +39,7 @@ def device(request, monkeypatch):
     """Yield a device for each implementation of the step."""
     way, here = request.param
     if way == "CUDA C" and here == "cpu":
-        monkeypatch.setattr(adam, "CudaProgram", ByFibres)
+        monkeypatch.setattr(adam_on_gpu, "CudaProgram", ByFibres)
     if way != "C++":
         reason = None if way == "CUDA C" else "needs a GPU"
         monkeypatch.setattr(available, "why_no_cpp", lambda: "needs a C++ compiler")
