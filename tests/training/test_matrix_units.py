@@ -166,7 +166,7 @@ class Data:
             want, of_terms, want_values = self.in_float64(member)
             assert (got - want).norm() <= within * want.norm()
             for mine, its in zip(self.layers(got), self.layers(want), strict=True):  # terms of small ones cancel out
-                assert (mine - its).norm() <= 10 * within * its.norm()
+                assert (mine - its).norm() <= 10 * within * (its.norm() + 1e-3 * want.norm())
             torch.testing.assert_close(terms.view(N_TERMS, -1)[:, member].double(), of_terms, rtol=within, atol=within)
             if values is not None and not self.case.n_members:  # members of a test share rows
                 at = slice(0, self.case.n_rows) if self.indices is None else self.indices[member].long()
@@ -274,7 +274,7 @@ def test_a_gpu_evaluates_the_network(case, of_value, precision):
     with config.precision(precision, data.device):
         matrix_units.Evaluation(data.network(), of_value=of_value)(x, out)
     want = data.outputs(x.double(), [each.double() for each in layers])
-    torch.testing.assert_close(out.double(), want, rtol=0, atol=WITHIN[precision])
+    torch.testing.assert_close(out.double(), want, rtol=WITHIN[precision], atol=WITHIN[precision])
 
 
 @needs_cuda_compiler
