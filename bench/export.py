@@ -64,7 +64,7 @@ def export(
     for rliable (.npz) and marl-eval (JSON).
     """
     require_writable(out, "--out", is_file=to is not Format.asv)
-    with exiting(1, FileError, ShowError, OSError, to_stderr=True):
+    with exiting(1, FileError, ShowError, OSError):
         require_no_source(out, "--out", records)
         with reporting_skipped_lines() as skipped_lines:
             given = read_all(records, skipped_lines)

@@ -73,8 +73,12 @@ class Clock:
         """End a step; raises TimeIsUp if another may exceed the deadline."""
         now = time.monotonic()
         self.longest_s, self.last = max(self.longest_s, now - self.last), now
-        if self.until_s is not None and now - self.start + self.longest_s > self.until_s:
-            raise TimeIsUp
+        if not self.has(self.longest_s):
+            raise TimeIsUp(f"the next measurement may take {self.longest_s:.0f} s")
+
+    def has(self, seconds: float) -> bool:
+        """True if so many seconds are left."""
+        return self.until_s is None or time.monotonic() - self.start + seconds <= self.until_s
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -207,7 +211,7 @@ def publish(
     options["processes"] = [str(processes)] if processes else []
     command = command_line("publish", preset=preset.value, **options)
     try:
-        publication, manifest = begin(preset, wanted, command, pythons, out, _shard(shard), at_once, n_processes)
+        publication, manifest = begin(preset, wanted, command, pythons, out, _shard(shard), at_once, n_processes, clock)
         if manifest.is_whole:
             say(f"{publication.folder} was finished at {manifest.finished_at}")
             return
@@ -223,7 +227,7 @@ def publish(
         say(str(error))
         raise typer.Exit(Code.NOTHING) from error
     except TimeIsUp as error:
-        say(f"stopped: the next measurement may take {clock.longest_s:.0f} s; `{command}` continues")
+        say(f"stopped: {error}; `{command}` continues")
         raise typer.Exit(Code.UNFINISHED) from error
     if publication.is_shard:
         say(f"shard {shard} is measured; `{command}` continues")
@@ -247,12 +251,14 @@ def begin(
     shard: tuple[int, int],
     at_once: int,
     processes: int,
+    clock: Clock,
 ) -> tuple[Publication, Manifest]:
     """Start or continue a set; return it with its manifest.
 
     Raises:
         RefusedError: There are changes, the doctor finds a problem, or the set was started with other options.
         SetError: Its manifest breaks the schema.
+        TimeIsUp: The load of other programs has not fallen in time.
     """
     context = Context.here(preset.value)
     commit = context.git["sha"]
@@ -264,7 +270,7 @@ def begin(
     kind = machine.kind(context.machine)
     folder = out / f"{kind}-{commit[:7]}"
     manifest = sets.read_manifest(folder)
-    if problems := _problems(continues=manifest is not None):
+    if problems := _problems(clock, continues=manifest is not None):
         lines = [f"  {finding.topic}: {finding.says}; {finding.do}" for finding in problems]
         raise RefusedError("\n".join(["publish: `python -m bench doctor` must find no problem (got these)", *lines]))
     if manifest is None:
@@ -297,7 +303,7 @@ def begin(
     return Publication(folder, context, wanted, pythons, shard, at_once, processes), manifest
 
 
-def _problems(*, continues: bool) -> list[doctor.Finding]:
+def _problems(clock: Clock, *, continues: bool) -> list[doctor.Finding]:
     """Return the doctor's problems, after waiting for a lower load.
 
     A set that continues has caused the load of the last minute itself.
@@ -309,6 +315,8 @@ def _problems(*, continues: bool) -> list[doctor.Finding]:
             return [finding for finding in problems if finding.topic != "load"]
         if {finding.topic for finding in problems} != {"load"} or time.monotonic() > end:
             return problems
+        if not clock.has(WAIT_S):
+            raise TimeIsUp(f"the load must fall first ({problems[0].says})")
         say(f"waiting for the load to fall: {problems[0].says}")
         time.sleep(WAIT_S)
 

@@ -186,7 +186,9 @@ def doubtful(records: Sequence[Record]) -> str:
         return ""
     name, why = next(iter(reasons.items()))
     advice = "measure again on an idle machine (`python -m bench doctor`)"
-    return f"unreliable times: {len(reasons)} of {len(records)} points, such as {name}: {why}; {advice}"
+    return (
+        f"unreliable times: {len(reasons)} of {len({*map(name_of, records)})} points, such as {name}: {why}; {advice}"
+    )
 
 
 def _show(records: list[Record]) -> None:

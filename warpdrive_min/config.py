@@ -46,7 +46,7 @@ NonNegativeInt = Annotated[int, Field(ge=0, le=MAX_SIZE), BeforeValidator(_whole
 Count = Annotated[int, Field(ge=1, le=2**63 - 1), BeforeValidator(_whole)]
 """Number of steps, episodes or iterations; never an array size."""
 Seed = Annotated[int, Field(ge=0, le=MAX_SEED), BeforeValidator(_whole)]
-AgentCount = Annotated[PositiveInt, Field(le=100_000)]
+AgentCount = Annotated[PositiveInt, Field(le=2**20)]
 """Number of agents in an environment."""
 Levels = Annotated[NonNegativeInt, Field(le=1_000)]
 """Number of an action's choices, without the one that changes nothing."""

@@ -87,7 +87,8 @@ FEW_OWNER_THREADS: Final = 512
 def _balanced(n_envs: int, multiprocessors: int) -> int:
     """Return the largest block that loads multiprocessors evenly, threads.
 
-    At most a few multiprocessors stay idle."""
+    At most a few multiprocessors stay idle.
+    """
     blocks = {threads: -(-n_envs // threads) for threads in range(32, ROLLOUT_THREADS + 1, 32)}
     busiest = {threads: -(-n // multiprocessors) * threads for threads, n in blocks.items()}
     most = MOST_IMBALANCE * min(busiest.values())

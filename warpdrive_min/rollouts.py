@@ -426,7 +426,7 @@ class Rollouts:
         """Return a ``rollout`` kernel's manager, or None; stores the obstacle."""
         key, subject = (keeps_all, is_random), self._subject
         if not self._obstacle and key not in self._managers:
-            n = _multiprocessors(subject.backend.device) if subject.backend.language == "cuda_c" else None
+            n = _multiprocessors(subject.backend.device) if subject.backend.language != "numpy" else None
             how: dict[str, Any] = {"backend": subject.backend, "fills": True, "multiprocessors": n}
             manager = CUDAFunctionManager(subject.n_agents, subject.data.n_envs, **how)
             flags: dict[str, Constant] = {"KEEP_ALL": keeps_all, "RANDOM": is_random}
@@ -468,7 +468,8 @@ class Rollouts:
         counters: Mapping[str, Argument],
     ) -> Launch:
         kernel, rows, numbers = manager.kernel(ROLLOUT), dict(given), dict[str, torch.Tensor]()
-        if manager.backend.language == "cuda_c":
+        declared = {each.name for each in kernel.parameters}
+        if manager.backend.language == "cuda_c" or not declared.isdisjoint(map(rows_of, FLAGS)):
             rows = self._flat_rows(kernel, given)
         elif any(each.dtype for each in kernel.parameters if each.name in FLAGS):  # int32 flags, as in a single step
             numbers = {name: each.int() for name, each in given.items() if name in FLAGS}
@@ -485,7 +486,7 @@ class Rollouts:
         return launch_and_keep_last
 
     def _flat_rows(self, kernel: Kernel, given: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return rows of steps as a CUDA C kernel takes them.
+        """Return rows of steps without an axis of steps, as kernels in CUDA C take them.
 
         They have no axis of steps, and bool rows are named by `rows_of`. Arrays that the kernel takes as `last_of` are
         added.

@@ -14,7 +14,7 @@ from functools import cache, wraps
 from pathlib import Path
 from typing import Any, Final, ParamSpec, TypeVar
 
-from warpdrive_min.errors import ConfigError
+from warpdrive_min.errors import ConfigError, WriteError, require
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -29,6 +29,8 @@ WARM_UP: Final = 2
 """Untraced runs before a trace: the first one compiles, the second captures CUDA graphs."""
 N_RUNS: Final = 3
 """Runs in a trace."""
+MOST_RUNS: Final = 1_000
+"""Maximum runs in a trace; a separate kernel's launch takes some hundred bytes."""
 
 _in_trace: Range | None = None
 _watch: Watch | None = None
@@ -118,6 +120,9 @@ def trace(
         facts: JSON object that the trace has as ``warpdrive_min``.
         name: Name of the range of a run, before its number.
         n_runs: Number of traced runs.
+
+    Raises:
+        WriteError: torch could not write the whole trace to a temporary file.
     """
     import torch  # noqa: PLC0415  (takes seconds)
     from torch.profiler import ProfilerActivity, profile, record_function  # noqa: PLC0415
@@ -135,4 +140,9 @@ def trace(
     with tempfile.TemporaryDirectory(prefix="warpdrive-trace-") as folder:
         path = Path(folder, "trace.json")
         profiler.export_chrome_trace(str(path))
-        return path.read_bytes()
+        content = path.read_bytes() if path.exists() else b""
+    # torch reports no failed write.
+    rule, do = "torch must write all of it to a temporary file", "make room there, or set TMPDIR to another folder"
+    is_whole = content.rstrip().endswith(b"}")
+    require(is_whole, "trace", rule, f"{len(content):,} bytes in {tempfile.gettempdir()}", do, WriteError)
+    return content

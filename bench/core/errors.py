@@ -59,10 +59,10 @@ class ShowError(ValueError):
 
 
 @contextmanager
-def exiting(code: int, *kinds: type[Exception], to_stderr: bool = False) -> Iterator[None]:
-    """Print these errors and exit with their code, or the default."""
+def exiting(code: int, *kinds: type[Exception]) -> Iterator[None]:
+    """Print these errors on standard error, and exit with their code or the default."""
     try:
         yield
     except kinds as error:
-        echo(str(error), err=to_stderr)
+        echo(str(error), err=True)
         raise typer.Exit(getattr(error, "code", code)) from error

@@ -569,6 +569,8 @@ def merged(records: Iterable[Record]) -> list[Record]:
         newest = ([each for each in same if each.unread.get("telemetry") != NOT_WATCHED] or same)[-1]
         samples = [sample for record in same for sample in record.samples_ns or ()]
         process_of = [number * len(same) + i for i, record in enumerate(same) for number in record.process or ()]
+        others = [each.host.others_busy for each in same if each.host and each.host.others_busy is not None]
+        host = newest.host and newest.host.model_copy(update={"others_busy": max(others, default=None)})
         warm_up = next((each.warm_up for each in same if each.has_unsettled_warm_up), newest.warm_up)
         slower = median(samples) / median(newest.samples_ns or samples)
         metrics = {
@@ -576,6 +578,7 @@ def merged(records: Iterable[Record]) -> list[Record]:
             for name, each in (newest.metrics or {}).items()
         }
         every = {"samples_ns": samples, "process": process_of, "n": len(samples), "device_ns": None, "warm_up": warm_up}
+        every["host"] = host
         found.append(newest.model_copy(update={**every, "metrics": metrics}))
     return found
 

@@ -222,6 +222,28 @@ def unpaired_ratio(a: Sequence[float], b: Sequence[float]) -> Ratio:
     return Ratio(value, value / math.exp(below), value * math.exp(above), error)
 
 
+def ratio_of_processes(a: Sequence[Sequence[float]], b: Sequence[Sequence[float]]) -> Ratio:
+    """Return the ratio of the processes' medians, ``b`` over ``a``.
+
+    Its interval is Welch's, on logarithms.
+
+    Source: Welch 1947, "The generalization of 'Student's' problem when several different population variances are
+    involved".
+
+    Args:
+        a: Times of two or more processes.
+        b: Those of the other side.
+    """
+    sides = [[math.log(median(times)) for times in side] for side in (a, b)]
+    of_a, of_b = (statistics.variance(logs) / len(logs) for logs in sides)
+    error, before_dof = math.hypot(math.sqrt(of_a), math.sqrt(of_b)), [len(logs) - 1 for logs in sides]
+    shares = of_a**2 / before_dof[0] + of_b**2 / before_dof[1]
+    dof = int((of_a + of_b) ** 2 / shares) if shares else sum(before_dof)
+    mean = statistics.mean(sides[1]) - statistics.mean(sides[0])
+    half = student_quantile((1 + CONFIDENCE) / 2, dof) * error
+    return Ratio(math.exp(mean), math.exp(mean - half), math.exp(mean + half), error, dof, between_processes=True)
+
+
 def holm(p_values: Sequence[float]) -> list[float]:
     """Return p-values adjusted for multiple comparisons (Holm).
 

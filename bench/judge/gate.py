@@ -50,7 +50,7 @@ from ..options import (
 from ..process.checkouts import WORKING_TREE, checkouts
 from ..process.interleaved import ROUNDS, Limit, Pair, PairFiles, PairResults, measure_revisions
 from ..process.stopping import register_outputs
-from ..process.sweep import measure_missing
+from ..process.sweep import in_processes, measure_missing
 from ..show.columns import Column, unsettled
 from ..static import verdict
 from ..workloads.cases import CASES
@@ -58,7 +58,7 @@ from ..workloads.outside import job_of, names_of
 from ..workloads.shared import is_outside
 from . import untimed
 from .calibration import CALIBRATIONS, Calibration, noise, read, store
-from .evidence import Estimate, Evidence, Judgement, check_allowed, key, mismatches, name_of, position
+from .evidence import Estimate, Evidence, Judgement, busy, check_allowed, key, mismatches, name_of, position
 from .outcomes import KIND_OF_CODE, Report, run_page
 from .pairing import caveats, is_file, pair_records
 from .sequential import FALSE_ALARMS, MOST_ROUNDS, is_below, is_decided, p_slower, smallest_found
@@ -285,8 +285,9 @@ def measure_again(
     if differ := mismatches(wanted[0], here, allowed):
         do = "make this machine equal, or allow the field with --allow-mismatch"
         raise NotComparable(f"gate: baseline against here: {'; '.join(differ)}; {do}")
-    todo = [job_of(record, named) for record in wanted if record.case in CASES]
-    return measure_missing(todo, context, file, run_points, say)
+    n_processes = max(len(record.by_process(record.samples_ns or ())) for record in wanted)
+    todo = in_processes([job_of(record, named) for record in wanted if record.case in CASES], n_processes)
+    return measure_missing(todo, context, file, partial(run_points, in_new_processes=n_processes > 1), say)
 
 
 def from_records(
@@ -309,7 +310,9 @@ def from_records(
     pairs, refused = pair_records(before.comparable, now.comparable, allowed)
     report.add("not comparable", *refused)
     report.notes += sorted({f"allowed mismatch: {each}" for pair in pairs for each in pair.mismatched})
-    judge_into(report, [pair for pair in pairs if key(pair.a) in expected & there], calibrations)
+    pairs = [pair for pair in pairs if key(pair.a) in expected & there]
+    report.notes += [f"unreliable times: {pair.name}: {each}" for pair in pairs for each in caveats(pair)]
+    judge_into(report, pairs, calibrations)
     judge_untimed(report, baseline, records, allowed)
 
 
@@ -497,11 +500,12 @@ def _draft(
         n_rounds = most_rounds if is_decided(logs, threshold, n_points) else len(logs)
         limit = smallest_found(logs, threshold, n_points, n_rounds, noise)
     else:
-        words, p = "one process", pair.p_slower(threshold)
+        words = "one process" if pair.n_processes == 1 else f"{pair.n_processes} processes"
+        p = pair.p_slower(threshold)
         if known and not ratio.between_processes:
             ratio = ratio.widened(*known.of_ratio(pair.is_interleaved))
             p = max(p, ratio.p_over(1 + threshold))
-        smallest = smallest_detectable(ratio.error, 1)
+        smallest = smallest_detectable(ratio.error, 1, ratio.dof if ratio.between_processes else None)
         if known:
             smallest = max(smallest, known.smallest_in_turns if pair.is_interleaved else known.smallest)
         limit, is_ok = max(threshold, smallest), position((ratio.low, ratio.high), region) == "inside"
@@ -509,6 +513,8 @@ def _draft(
         words += ", calibrated" if is_own else f", calibrated at {point_name(known.case, known.point)}"
     estimate = replace(Estimate.of_ratio(ratio, pair.a, pair.b), note=words, sides=_sides(pair))
     verdict = "ok" if is_ok else "inconclusive"
+    if not pair.is_interleaved and (busy(pair.a) or busy(pair.b)):  # the load was on one side only
+        verdict, p = "inconclusive", 1.0
     row = Judgement(subject=pair.name, estimate=estimate, region=region, limit=limit, verdict=verdict)
     return row, by_rounds, p
 

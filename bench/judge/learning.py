@@ -39,7 +39,7 @@ def learning(
     Takes runs to the end (until=end); `export rliable` and `export marl-eval` write them for other tools.
     """
     require_writable(out, "--out")
-    with exiting(1, FileError, ShowError, OSError, to_stderr=True):
+    with exiting(1, FileError, ShowError, OSError):
         with reporting_skipped_lines() as skipped_lines:
             given = read_all(records, skipped_lines)
         found = scores_of(selected(given, [], where or []), by)

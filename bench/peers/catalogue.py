@@ -126,9 +126,10 @@ class PeerJob:
         axes = {name: value for name, value in self.axes.items() if name not in ("work", "variant")}
         if self.axes["work"] == "simulate":
             axes["backend"] = backend
-            is_scan = self.peer.variants[self.axes["variant"]].get("unroll", 0) > 0
+            options = self.peer.variants[self.axes["variant"]]
+            is_many = options.get("unroll", 0) > 0 or "n_steps" in options
             # With many agents our fused steps skip unread observations; the reference takes single steps.
-            if is_scan and axes["n_agents"] == 1 and backend != ORACLE:
+            if is_many and axes["n_agents"] == 1 and backend != ORACLE:
                 return "many_steps", {**axes, "mode": "fused", "kept": "last"}
             return "env_step", {**axes, "exact": False}
         mode = "graph" if backend in ("numba", "pycuda") else "eager"

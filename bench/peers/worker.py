@@ -88,11 +88,12 @@ class Peer:
         before = compiled()
         if work.laps is not None:
             return {"wall_ns": self._by_laps(work, runs), "compiled": compiled() - before}
-        start = time.perf_counter_ns()
+        own_ns, start = 0, time.perf_counter_ns()
         for _ in range(runs):
             work.run()
+            own_ns += work.own_ns() if work.own_ns else 0
         work.wait()
-        wall_ns = time.perf_counter_ns() - start
+        wall_ns = own_ns or time.perf_counter_ns() - start
         return {"wall_ns": wall_ns, "compiled": compiled() - before}
 
     def _by_laps(self, work: Any, runs: int) -> int:
@@ -125,7 +126,8 @@ def _provenance(module: Any, device: str) -> dict[str, Any]:
 
 def _versions(module: Any) -> dict[str, Any]:
     """Return the versions of Python and of an adapter's packages."""
-    return {"python": platform.python_version(), **{name: _version(name) for name in module.PACKAGES}}
+    own = module.versions() if hasattr(module, "versions") else {name: _version(name) for name in module.PACKAGES}
+    return {"python": platform.python_version(), **own}
 
 
 def _until_nothing_compiles(work: Any) -> int:

@@ -22,7 +22,7 @@ from ..core.errors import NotComparable
 from ..core.machine import ROOT, git_state
 from ..core.point import Point, Preset, point_name
 from ..core.record import CaseVersion, Comparison, Record, append, existing_files
-from ..core.stats import Ratio, log_ratios, unpaired_ratio
+from ..core.stats import Ratio, log_ratios, ratio_of_processes, unpaired_ratio
 from .checkouts import revisions
 from .rounds import TURNS, Round, Side, record_of
 from .sweep import read_existing
@@ -68,7 +68,15 @@ class Pair:
     @property
     def ratio(self) -> Ratio:
         """Time of side B divided by time of side A."""
-        return self.comparison.ratio() if self.comparison else unpaired_ratio(self.a.unit_ns, self.b.unit_ns)
+        if self.comparison:
+            return self.comparison.ratio()
+        sides = [side.by_process(side.unit_ns) for side in (self.a, self.b)]
+        return ratio_of_processes(*sides) if self.n_processes > 1 else unpaired_ratio(self.a.unit_ns, self.b.unit_ns)
+
+    @property
+    def n_processes(self) -> int:
+        """Number of processes that measured each side alone, at least."""
+        return min(len(side.by_process(side.unit_ns)) for side in (self.a, self.b))
 
     @property
     def energy(self) -> Pair | None:

@@ -67,7 +67,7 @@ def table(
     On a terminal its lines fit. The name "newest" stands for the newest finished set of each kind of machine.
     """
     how = {"only_latest": only_latest, "overview": overview}
-    with exiting(1, FileError, ShowError, to_stderr=True):
+    with exiting(1, FileError, ShowError):
         console = render.console()
         if metric is None and console.file.isatty():
             for name, made in selected_tables(records, case or [], where or [], on or "", **how).items():
@@ -83,7 +83,7 @@ def refresh(documents: Annotated[list[Path], typer.Argument(help="Markdown files
     The line above each table is its `python -m bench table` command. A figure in the text stands between
     ``<!-- figure ARGUMENTS --metric NAME -->`` and ``<!-- -->``, with the arguments of that command.
     """
-    with exiting(1, FileError, ShowError, OSError, to_stderr=True):
+    with exiting(1, FileError, ShowError, OSError):
         for document in documents:
             echo(f"{document}:")
             text = read_text(document)

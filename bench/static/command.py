@@ -48,7 +48,7 @@ def static(
     """
     require_writable(out, "--out")
     on_gpu = [name for name in backend or [] if name != HOST]
-    with exiting(Code.BROKEN, CompareError, to_stderr=True):
+    with exiting(Code.BROKEN, CompareError):
         own = config_of(config or ())
         programs = chosen(env or [], on_gpu, n_envs, n_agents, own) if on_gpu or not backend else []
         context = Context.here("default")

@@ -140,9 +140,10 @@ def many_steps_points(preset: Preset) -> list[Point]:
     ]
     if on_gpu:
         points += [
-            env_point(**CROWD, backend="pycuda", n_envs=n_envs, mode=mode, kept=kept)
+            env_point(**CROWD, backend=backend, n_envs=n_envs, mode=mode, kept=kept)
             for n_envs in (100, 2_000)
-            for mode, kept in modes("pycuda")
+            for backend in ON_GPU
+            for mode, kept in modes(backend)
         ]
     return points + [
         env_point("cartpole", backend, n_envs, 1, mode=mode, kept="all", policy="64-64", **how)

@@ -46,7 +46,8 @@ ON_THREADS: Final = (1, 2)
 def scaling_points(preset: Preset) -> list[Point]:
     """Return CartPole in two CPU ranks; Tag and CartPole on 1-8 GPUs.
 
-    Strong scaling divides the work of one GPU; all other points have equal work on each."""
+    Strong scaling divides the work of one GPU; all other points have equal work on each.
+    """
     if preset == "smoke":
         return [ranks_point("cartpole", "cpu", n, n_envs=16, n_agents=1, n_steps=16) for n in ON_THREADS]
     points = [ranks_point("cartpole", "host", n, n_envs=1_000, n_agents=1, n_steps=100) for n in ON_THREADS]
@@ -77,7 +78,8 @@ def ranks_point(env: str, backend: str, n_ranks: int, algorithm: str = "A2C", **
 def of_a_rank(point: Point) -> Point:
     """Return the point that each rank trains.
 
-    Strong scaling divides the environments by the ranks."""
+    Strong scaling divides the environments by the ranks.
+    """
     is_strong = point.get("scaling") == "strong"
     return {**point, "n_envs": point["n_envs"] // point["n_ranks"]} if is_strong else point
 
@@ -193,7 +195,8 @@ def train_as_rank(point: Point, plan: Plan, world: World) -> Measurement:
 def nccl_share(chrome_trace: bytes) -> float:
     """Return NCCL's share of the time between first and last kernel.
 
-    Its kernels also wait for other ranks."""
+    Its kernels also wait for other ranks.
+    """
     kernels = [event for event in json.loads(chrome_trace)["traceEvents"] if event.get("cat") == "kernel"]
     whole = max(event["ts"] + event["dur"] for event in kernels) - min(event["ts"] for event in kernels)
     return float(sum(event["dur"] for event in kernels if event["name"].startswith("nccl")) / whole)

@@ -331,14 +331,14 @@ class TagContinuous(Environment):
     def settle_blocks(self, blocks_per_env: int | None, language: Language) -> int:
         """Choose one block or several, if requested or needed for many agents.
 
-        Above `CELLS_ABOVE_AGENTS` agents, or if requested, neighbours are searched in a grid of cells. In CUDA C one
-        block can do this for up to `ONE_BLOCK` agents that observe up to `ONE_BLOCK_OBSERVED` each.
+        Above `CELLS_ABOVE_AGENTS` agents, or if requested, neighbours are searched in a grid of cells. One block can do
+        this for up to `ONE_BLOCK` agents that observe up to `ONE_BLOCK_OBSERVED` each.
         """
         config, n_agents = self.config, self.num_agents
         search = config.neighbor_search
         wants_grid = search == "grid" or (search == "auto" and n_agents > CELLS_ABOVE_AGENTS)
         has_room = config.n_observed <= ONE_BLOCK_OBSERVED and not config.use_full_observation
-        fits = n_agents <= ONE_BLOCK and (not wants_grid or (language == "cuda_c" and has_room))
+        fits = n_agents <= ONE_BLOCK and (not wants_grid or has_room)
         is_one = fits or (blocks_per_env == 1 and search != "grid")
         self.is_spread = language != "numpy" and ((blocks_per_env or 1) > 1 or not is_one)
         self.uses_grid = language != "numpy" and (search != "all_pairs" if self.is_spread else wants_grid and fits)

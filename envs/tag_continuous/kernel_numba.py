@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from numba import cuda, float32, int32, uint8, uint16
+from numba import cuda, float32, int32, int64, uint8, uint16
 
 from warpdrive_min.errors import ConfigError
 from warpdrive_min.kernels.arrays import Clock, Results
@@ -46,15 +46,19 @@ from .agent_numba import (
     agent_functions,
 )
 from .arrays import Actions, Agents, Roles, Starts
+from .cells_numba import search_functions
 
 AWAY: Final = np.float32(1e18)
 """Coordinates of agents out of the game, farther than any neighbour."""
+PARTS: Final = 32
+"""Parts of the cells whose agents are counted together."""
 
 
 class Block(NamedTuple):
     """Shared memory of a block: agents' features and environments' counters.
 
-    Features are ``[local env, agent]``, as other agents observe them.
+    Features are ``[local env, agent]``, as other agents observe them. With a search in cells, ``slot_agent`` has the
+    agents sorted by cell.
     """
 
     feature: float32[:, :, :]
@@ -63,6 +67,10 @@ class Block(NamedTuple):
     progress: float32[:]
     ended: uint8[:]
     nearest: uint16[:, :]
+    slot_agent: uint16[:, :]
+    cell_count: int32[:, :]
+    part_count: int32[:, :]
+    cell_start: int32[:, :]
 
 
 def build(c: Any) -> dict[str, Any]:
@@ -76,19 +84,24 @@ def build(c: Any) -> dict[str, Any]:
     n_agents, n_taggers, n_observed, full = c.N_AGENTS, c.N_TAGGERS, c.N_OBSERVED, c.USE_FULL_OBSERVATION
     episode_length, runner_exits, reach_squared = c.EPISODE_LENGTH, c.RUNNER_EXITS, c.REACH_SQUARED
 
+    grid = c.GRID_SEARCH
+    cells = c.N_CELLS + 1  # the last one is for agents out of the game
+    part_cells = -(-cells // PARTS)
     n_items = envs_per_block * n_agents
     room = -(-n_agents // 4) * 4  # agents of an environment, padded for loads of 16 bytes
     slots = n_observed if full else min(n_observed, MAX_SLOTS)
     rounds = -(-n_observed // slots)
     length = np.float32(episode_length)
     block_bytes = 20 * envs_per_block * room + 7 * n_items + 13 * envs_per_block
+    if grid:
+        block_bytes += 2 * n_items + 4 * envs_per_block * (2 * cells + PARTS)
     batch = threads if full else min(threads, (SHARED_BYTES - block_bytes) // (2 * slots) // 32 * 32)
     if block_bytes > SHARED_BYTES or batch < 1:
         raise ConfigError(
             f"tag_continuous: {n_agents} agents do not fit the shared memory of a block "
             "(48 KiB, 27 bytes an agent); use fewer runners and taggers"
         )
-    rows = 1 if full else batch
+    rows, sorted_envs = 1 if full else batch, envs_per_block if grid else 1
 
     @cuda.jit(device=True)
     def shared_memory():
@@ -103,6 +116,10 @@ def build(c: Any) -> dict[str, Any]:
             cuda.shared.array(envs_per_block, float32),
             cuda.shared.array(envs_per_block, uint8),
             cuda.shared.array((rows, slots), uint16),
+            cuda.shared.array((sorted_envs, n_agents), uint16),
+            cuda.shared.array((sorted_envs, cells), int32),
+            cuda.shared.array((sorted_envs, PARTS), int32),
+            cuda.shared.array((sorted_envs, cells), int32),
         )
 
     @cuda.jit(device=True)
@@ -224,6 +241,80 @@ def build(c: Any) -> dict[str, Any]:
             nearest[row, natural(ranks[slot])] = ids[slot]
 
     @cuda.jit(device=True)
+    def agent_in(block, local, slot):
+        agent = int32(block.slot_agent[local, natural(slot)])
+        return agent, block.feature[X, local, agent], block.feature[Y, local, agent]
+
+    cell_of, key_of, clear, _, search_rings, find_tagger = search_functions(c, slots, agent_in)
+
+    @cuda.jit(device=True)
+    def find_in_cells(block, local, self, last, row):
+        """Write the ids of the next nearest agents after ``last``, found in cells."""
+        keys = cuda.local.array(slots, int64)
+        clear(keys)
+        last_key = int64(-1)
+        if last != NOBODY:
+            last_key = key_of(squared_distance(block.feature, local, last, self), last)
+        x, y = block.feature[X, local, self], block.feature[Y, local, self]
+        search_rings(keys, last_key, block, local, self, x, y)
+        for slot in range(slots):
+            block.nearest[row, slot] = keys[slot] & int64(NOBODY)
+
+    @cuda.jit(device=True)
+    def clear_cells(block):
+        """Set the counts of all cells to 0; the caller must synchronise."""
+        for item in range(cuda.threadIdx.x, sorted_envs * cells, threads):
+            local, cell = split(item, cells)
+            block.cell_count[local, cell] = 0
+
+    @cuda.jit(device=True)
+    def cell_at(block, local, agent):
+        plays = block.in_game[local, agent] != 0
+        return cell_of(agent, plays, block.feature[X, local, agent], block.feature[Y, local, agent])
+
+    @cuda.jit(device=True)
+    def sort_by_cell(block, everyone, n_envs):
+        """Sort the agents of ended (or all) environments by cell; synchronise.
+
+        The order within a cell may differ from run to run, but no result depends on it. The counts, 0 before, are 0
+        afterwards.
+        """
+        for item in range(cuda.threadIdx.x, n_items, threads):
+            local, env, agent = agent_at(item, envs_per_block, n_agents)
+            if env < n_envs and (everyone or block.ended[local] != 0):
+                cuda.atomic.add(block.cell_count, (local, cell_at(block, local, agent)), 1)
+        cuda.syncthreads()
+        for item in range(cuda.threadIdx.x, envs_per_block * PARTS, threads):
+            local, part = split(item, PARTS)
+            total = int32(0)
+            for cell in range(part * part_cells, min((part + 1) * part_cells, cells)):
+                total += block.cell_count[local, natural(cell)]
+            block.part_count[local, part] = total
+        cuda.syncthreads()
+        for item in range(cuda.threadIdx.x, envs_per_block * cells, threads):
+            local, cell = split(item, cells)
+            part, _ = split(cell, part_cells)
+            before = int32(0)
+            for earlier in range(part):
+                before += block.part_count[local, natural(earlier)]
+            for earlier in range(part * part_cells, cell):
+                before += block.cell_count[local, natural(earlier)]
+            block.cell_start[local, cell] = before
+        cuda.syncthreads()
+        for item in range(cuda.threadIdx.x, n_items, threads):
+            local, env, agent = agent_at(item, envs_per_block, n_agents)
+            if env < n_envs and (everyone or block.ended[local] != 0):
+                cell = cell_at(block, local, agent)
+                slot = block.cell_start[local, cell] + cuda.atomic.add(block.cell_count, (local, cell), -1) - 1
+                block.slot_agent[local, natural(slot)] = agent
+        cuda.syncthreads()
+
+    @cuda.jit(device=True)
+    def agent_of(block, local, index):
+        """Return an agent by its index among the sorted agents, if they are sorted."""
+        return natural(block.slot_agent[local, index]) if grid else index
+
+    @cuda.jit(device=True)
     def seen(block, local, self, other, kind):
         """Return one entry of an observation: a feature of ``other`` for ``self``."""
         sees = block.in_game[local, self] != 0
@@ -249,13 +340,17 @@ def build(c: Any) -> dict[str, Any]:
             n_rows = min(batch, n_items - first)
             for turn in range(rounds):
                 if not full:
-                    for index in range(cuda.threadIdx.x, n_rows, threads):
-                        row = natural(index)
-                        local, env, self = agent_at(first + row, envs_per_block, n_agents)
+                    for item in range(cuda.threadIdx.x, n_rows, threads):
+                        row = natural(item)
+                        local, env, index = agent_at(first + row, envs_per_block, n_agents)
                         if env < n_envs and (everyone or block.ended[local] != 0):
+                            self = agent_of(block, local, index)
                             last = NOBODY if turn == 0 else int32(block.nearest[row, slots - 1])
                             if block.in_game[local, self] != 0 and (turn == 0 or last != NOBODY):
-                                find_nearest(block.feature, local, self, last, block.nearest, row)
+                                if grid:
+                                    find_in_cells(block, local, self, last, row)
+                                else:
+                                    find_nearest(block.feature, local, self, last, block.nearest, row)
                             else:
                                 for slot in range(slots):
                                     block.nearest[row, natural(slot)] = NOBODY
@@ -264,8 +359,9 @@ def build(c: Any) -> dict[str, Any]:
                 for item in range(cuda.threadIdx.x, n_rows * slots, threads):
                     row, slot = split(item, slots)
                     rank = natural(turn * slots + slot)
-                    local, env, self = agent_at(first + row, envs_per_block, n_agents)
+                    local, env, index = agent_at(first + row, envs_per_block, n_agents)
                     if rank < n_observed and env < n_envs and (everyone or block.ended[local] != 0):
+                        self = agent_of(block, local, index)
                         other = natural(rank + (1 if rank >= self else 0) if full else block.nearest[row, slot])
                         rows = ends if block.ended[local] != 0 else observations
                         for kind in range(TIME):
@@ -312,6 +408,8 @@ def build(c: Any) -> dict[str, Any]:
         timestep = cuda.shared.array(envs_per_block, int32)
 
         # move
+        if grid:
+            clear_cells(block)
         for each in range(cuda.threadIdx.x, envs_per_block, threads):
             local, env = env_at(each, envs_per_block)
             if env < n_envs:
@@ -330,18 +428,24 @@ def build(c: Any) -> dict[str, Any]:
         cuda.syncthreads()
 
         # tag: each runner in the game finds its nearest tagger in reach, the lowest id among equals
+        if grid:
+            sort_by_cell(block, True, n_envs)
         for item in range(cuda.threadIdx.x, n_items, threads):
-            local, env, agent = agent_at(item, envs_per_block, n_agents)
+            local, env, index = agent_at(item, envs_per_block, n_agents)
             if env < n_envs:
-                tagger = NOBODY
+                agent, tagger = agent_of(block, local, index), NOBODY
                 if block.in_game[local, agent] != 0 and block.is_tagger[local, agent] == 0:
-                    closest = reach_squared
-                    for index in range(n_taggers):
-                        other = roles.tagger_ids[index]
-                        distance = squared_distance(block.feature, local, other, agent)
-                        if distance < closest:
-                            closest = distance
-                            tagger = other
+                    if grid:
+                        x, y = block.feature[X, local, agent], block.feature[Y, local, agent]
+                        tagger = find_tagger(block, roles.agent_types, local, x, y, NOBODY)
+                    else:
+                        closest = reach_squared
+                        for index_of_tagger in range(n_taggers):
+                            other = roles.tagger_ids[index_of_tagger]
+                            distance = squared_distance(block.feature, local, other, agent)
+                            if distance < closest:
+                                closest = distance
+                                tagger = other
                 is_tagged[local, agent] = tagger != NOBODY
                 if tagger != NOBODY:
                     cuda.atomic.add(n_catches, (local, tagger), 1)
@@ -374,6 +478,8 @@ def build(c: Any) -> dict[str, Any]:
                 observe(block, ends, ends, False, n_envs)
             start(block, agents, roles, starts, clock, n_envs)
             if is_observed != 0:
+                if grid:
+                    sort_by_cell(block, False, n_envs)
                 observe(block, results.observations, results.observations, False, n_envs)
 
     @cuda.jit
@@ -381,9 +487,13 @@ def build(c: Any) -> dict[str, Any]:
         agents: Agents, roles: Roles, starts: Starts, clock: Clock, results: Results, force: int32, n_envs: int32
     ):
         block = shared_memory()
+        if grid:
+            clear_cells(block)
         take_ended(block.ended, clock, force, envs_per_block, threads, n_envs)
         if any_ended(block.ended, n_envs):
             start(block, agents, roles, starts, clock, n_envs)
+            if grid:
+                sort_by_cell(block, False, n_envs)
             observe(block, results.observations, results.observations, False, n_envs)
 
     return {"step": step, "reset": reset}

@@ -9,14 +9,7 @@ import numpy as np
 from numba import cuda, float32, int32, int64
 
 from warpdrive_min.kernels.arrays import Clock, Results
-from warpdrive_min.kernels.core_numba import (
-    bits,
-    clip,
-    conclude,
-    float_of_bits,
-    natural,
-    split,
-)
+from warpdrive_min.kernels.core_numba import conclude, natural, split, squared
 
 from .agent_numba import (
     ACCELERATION,
@@ -26,7 +19,6 @@ from .agent_numba import (
     ONE,
     SPEED,
     TIME,
-    TOO_FAR,
     TYPE,
     ZERO,
     X,
@@ -34,10 +26,9 @@ from .agent_numba import (
     agent_functions,
 )
 from .arrays import Actions, Agents, Cells, Roles, Starts
+from .cells_numba import LAST_ID, search_functions
 
-NOBODY: Final = 0x7FFFFFFF
-ID_BITS: Final = 32
-"""Bits of the id in the lower part of a key; the squared distance is above."""
+NOBODY: Final = LAST_ID
 
 
 def build(c: Any) -> dict[str, Any]:
@@ -46,15 +37,12 @@ def build(c: Any) -> dict[str, Any]:
     threads, blocks_per_env, auto_reset = c.THREADS, c.BLOCKS_PER_ENV, c.AUTO_RESET
     n_agents, n_taggers, n_observed, full = c.N_AGENTS, c.N_TAGGERS, c.N_OBSERVED, c.USE_FULL_OBSERVATION
     episode_length, runner_exits = c.EPISODE_LENGTH, c.RUNNER_EXITS
-    grid_length, reach, reach_squared, margin = c.GRID_LENGTH, c.REACH, c.REACH_SQUARED, c.MARGIN
-    grid_search, n_cells, side = c.GRID_SEARCH, c.N_CELLS, c.CELLS_PER_SIDE
-    cell_length, inv_cell_length = c.CELL_LENGTH, c.INV_CELL_LENGTH
+    grid_search, reach_squared = c.GRID_SEARCH, c.REACH_SQUARED
 
     length = np.float32(episode_length)
     share = -(-n_agents // blocks_per_env)  # agents per block
     cell_parts = c.CELL_PARTS
-    out_cells = c.OUT_CELLS
-    all_cells = n_cells + out_cells
+    all_cells = c.N_CELLS + c.OUT_CELLS
     part_cells = -(-all_cells // cell_parts)
     run = -(-part_cells // threads)  # cells per thread in sums of counts
     slots = n_observed if full else min(n_observed, MAX_SLOTS)
@@ -65,78 +53,11 @@ def build(c: Any) -> dict[str, Any]:
     row_slots = slots | 1  # an odd number of banks avoids conflicts between rows
 
     @cuda.jit(device=True)
-    def squared(dx, dy):
-        return dx * dx + dy * dy
+    def agent_in(cells, env, index):
+        slot = natural(index)
+        return cells.slot_agent[env, slot], cells.slot_x[env, slot], cells.slot_y[env, slot]
 
-    @cuda.jit(device=True)
-    def column_of(position):
-        return min(int32(position * inv_cell_length), side - 1)
-
-    @cuda.jit(device=True)
-    def cell_of(agent, in_game, x, y):
-        """Return an agent's cell; out of the game, one of the last cells.
-
-        Nobody searches the last cells.
-        """
-        return column_of(y) * side + column_of(x) if in_game else n_cells + agent % out_cells
-
-    @cuda.jit(device=True)
-    def key_of(distance, identity):
-        """Combine squared distance and id in one integer.
-
-        A non-negative float sorts like its bits.
-        """
-        return int64(bits(distance)) << int64(ID_BITS) | int64(identity)
-
-    @cuda.jit(device=True)
-    def distance_of(key):
-        return float_of_bits(int32(key >> int64(ID_BITS)))
-
-    @cuda.jit(device=True)
-    def offer(keys, last, key):
-        """Insert a key into the smallest keys after ``last``, ascending."""
-        if key < keys[slots - 1] and key > last:
-            for back in range(slots - 1):
-                slot = slots - 1 - back
-                keys[slot] = min(keys[slot], max(keys[slot - 1], key))
-            keys[0] = min(keys[0], key)
-
-    @cuda.jit(device=True)
-    def search(keys, last, cells, env, self, x, y, row, left, right):
-        """Insert the agents in a run of cells of one row."""
-        for slot in range(cells.cell_start[env, row * side + left], cells.cell_start[env, row * side + right + 1]):
-            other = cells.slot_agent[env, slot]
-            if other != self:
-                offer(keys, last, key_of(squared(cells.slot_x[env, slot] - x, cells.slot_y[env, slot] - y), other))
-
-    @cuda.jit(device=True)
-    def search_rings(keys, last, cells, env, self, x, y):
-        """Search square rings of cells until farther ones cannot hold a nearer agent."""
-        column, row = column_of(x), column_of(y)
-        nobody = grid_length + grid_length
-        ring, unseen = 1, ZERO
-        while unseen < nobody and not (unseen > ZERO and distance_of(keys[slots - 1]) < unseen * unseen):
-            left, right, bottom, top = column - ring, column + ring, row - ring, row + ring
-            for at in range(max(bottom, 0), min(top, side - 1) + 1):
-                if ring == 1 or at in (bottom, top):
-                    search(keys, last, cells, env, self, x, y, at, max(left, 0), min(right, side - 1))
-                else:
-                    if left >= 0:
-                        search(keys, last, cells, env, self, x, y, at, left, left)
-                    if right < side:
-                        search(keys, last, cells, env, self, x, y, at, right, right)
-            unseen = nobody  # lower bound of the distance to agents not searched
-            if left > 0:
-                unseen = min(unseen, x - float32(left) * cell_length)
-            if right < side - 1:
-                unseen = min(unseen, float32(right + 1) * cell_length - x)
-            if bottom > 0:
-                unseen = min(unseen, y - float32(bottom) * cell_length)
-            if top < side - 1:
-                unseen = min(unseen, float32(top + 1) * cell_length - y)
-            if unseen < nobody:
-                unseen = unseen - margin
-            ring += 1
+    cell_of, key_of, clear, offer, search_rings, find_tagger = search_functions(c, slots, agent_in)
 
     @cuda.jit(device=True)
     def show(features, env, agent, x, y, speed, acceleration, direction, tags, plays):
@@ -260,24 +181,10 @@ def build(c: Any) -> dict[str, Any]:
             tagger = NOBODY
             if agents.still_in_the_game[env, self] != 0 and roles.agent_types[self] != 1:
                 x, y = agents.loc_x[env, self], agents.loc_y[env, self]
-                closest = reach_squared
                 if grid_search:
-                    left = column_of(clip(x - (reach + margin), ZERO, grid_length))
-                    right = column_of(clip(x + (reach + margin), ZERO, grid_length))
-                    bottom = column_of(clip(y - (reach + margin), ZERO, grid_length))
-                    top = column_of(clip(y + (reach + margin), ZERO, grid_length))
-                    for row in range(bottom, top + 1):
-                        end = cells.cell_start[env, row * side + right + 1]
-                        for i in range(cells.cell_start[env, row * side + left], end):
-                            other = cells.slot_agent[env, i]
-                            distance = squared(cells.slot_x[env, i] - x, cells.slot_y[env, i] - y)
-                            is_nearer = distance < closest or (
-                                distance == closest and tagger != NOBODY and other < tagger
-                            )
-                            if is_nearer and roles.agent_types[other] == 1:
-                                closest = distance
-                                tagger = other
+                    tagger = find_tagger(cells, roles.agent_types, env, x, y, NOBODY)
                 else:
+                    closest = reach_squared
                     for index in range(n_taggers):
                         other = roles.tagger_ids[index]
                         distance = squared(agents.loc_x[env, other] - x, agents.loc_y[env, other] - y)
@@ -337,8 +244,7 @@ def build(c: Any) -> dict[str, Any]:
                     if thread < n_rows:
                         self = cells.slot_agent[env, first + thread] if grid_search else first + thread
                         last = NOBODY if turn == 0 else neighbours[thread, slots - 1]
-                        for slot in range(slots):
-                            keys[slot] = key_of(TOO_FAR, NOBODY)
+                        clear(keys)
                         if agents.still_in_the_game[env, self] != 0 and (turn == 0 or last != NOBODY):
                             find_nearest(keys, last, agents, cells, env, self)
                         for slot in range(slots):

@@ -12,7 +12,7 @@ from bench.show import plots
 from bench.show.charts import Chart
 from bench.show.labels import number
 from bench.show.views.cases import charts
-from bench.show.views.peers import peers_table
+from bench.show.views.peers import LAPS, peers_table
 from tests.bench import shown
 from tests.bench.builders import metric, point, record
 
@@ -62,7 +62,7 @@ def test_ours_of_a_peers_turns_is_no_point_of_another_figure() -> None:
 
 
 def test_fastest_variant_of_a_peer_is_its_opponent() -> None:
-    """A peer's figure shows only its fastest variant.
+    """A peer's figure shows only its fastest variant, and another game as such.
 
     The table has all variants and marks that one.
     """
@@ -71,7 +71,8 @@ def test_fastest_variant_of_a_peer_is_its_opponent() -> None:
     for variant, rate, times, remarks in (("sync", 1e6, 2.0, []), ("scan", 4e6, 9.0, loud), ("other", 2e6, 3.0, [])):
         rates = {"env_steps_per_s": rate, "ours_env_steps_per_s": rate * times, "ours_over_peer": times}
         ours = point("pycuda", 1000, **({"mode": "fused"} if variant == "scan" else {}))
-        notes = {"ours": {"case": "a case", "point": ours}, "version": "1", "counts": "all", "remarks": remarks}
+        notes = {"ours": {"case": "a case", "point": ours}, "version": "1", "counts": "all: another game"}
+        notes |= {"remarks": remarks} | ({"laps": "the fastest"} if variant == "other" else {})
         where = {"peer": "slow", "env": "cartpole", "n_envs": 1000, "n_agents": 1, "work": "simulate"}
         metrics = {name: metric(value) for name, value in rates.items()}
         found.append(
@@ -84,10 +85,10 @@ def test_fastest_variant_of_a_peer_is_its_opponent() -> None:
     assert shown == {
         "sync": ("no", "one", ""),
         "scan": ("yes", "many", "theirs: it was loud"),
-        "other": ("no", "one", ""),
+        "other": ("no", "one", LAPS),
     }
     (panel,) = chart(found, "peers").panels
-    assert panel.ticks == ["slow, scan, 1,000 environments: 9x"]
+    assert panel.ticks == ["slow, scan, another game, 1,000 environments: 9x"]
 
 
 def test_both_painters_draw_the_same_values() -> None:

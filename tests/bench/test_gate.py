@@ -19,7 +19,7 @@ from bench.core.archive import ARCHIVE, glob_paths
 from bench.core.case import Job
 from bench.core.errors import Code
 from bench.core.point import matches
-from bench.core.record import Comparison, Context, Record, append, read_all, read_comparisons
+from bench.core.record import Comparison, Context, Host, Record, append, read_all, read_comparisons
 from bench.judge import gate
 from bench.judge.calibration import Calibration, NoiseFloor
 from bench.judge.evidence import Evidence, name_of
@@ -86,6 +86,31 @@ def test_noisy_case_has_its_own_least_threshold(slower, verdict):
 
     assert judged("time_to_solution") == verdict
     assert judged("env_step") == "regression"
+
+
+@pytest.mark.parametrize(
+    ("processes", "verdict"),
+    [([1.25] * 5, "regression"), ([0.9, 1.6, 1.1, 1.25, 1.4], "inconclusive"), ([1.0] * 5, "ok")],
+)
+def test_processes_are_the_replicates_of_records(processes, verdict, tmp_path):
+    """Samples of a process are not replicates."""
+
+    def side(times):
+        samples = [time * wiggle for time in times for wiggle in (0.999, 1.0, 1.001)]
+        return record(samples_ns=samples, process=[number for number in range(5) for _ in range(3)])
+
+    (row,) = report_of([side([0.99, 1.0, 1.01, 1.0, 1.0])], [side(processes)], tmp_path).rows
+    assert row.verdict == verdict
+    assert "5 processes" in row.estimate.note
+
+
+def test_load_on_one_side_is_inconclusive(tmp_path):
+    """Records of a busy machine decide nothing; a line names them."""
+    calm, late = record(), record(samples_ns=[1.6, 1.6, 1.61, 1.6, 1.6], process=list(range(5)))
+    busy = {"load_before": 0.1, "pinned_cores": None, "others_busy": 0.7}
+    report = report_of([calm], [late.model_copy(update={"host": Host(**busy)})], tmp_path)
+    assert [row.verdict for row in report.rows] == ["inconclusive"]
+    assert any("other processes used 70% of our cores" in note for note in report.notes)
 
 
 @pytest.fixture
@@ -385,6 +410,22 @@ def test_gate_measures_the_baseline_again(tmp_path):
     assert [each.point for each in read_all([file])] == [
         job.point for job in todo if matches(job.point, ["env=cartpole"])
     ]
+
+
+def test_gate_measures_as_many_processes_as_the_baseline_has(monkeypatch, tmp_path):
+    """A baseline of five processes is measured again in five, each new."""
+    asked = []
+
+    def run_points(todo, context, **how):
+        asked.extend((job.point, job.is_brief, how) for job in todo)
+        return iter(())
+
+    monkeypatch.setattr("bench.process.local.run_points", run_points)
+    context = Context.here("default")
+    baseline = record(machine=dict(context.machine))
+    gate.measure_again([baseline], tmp_path / "now.jsonl", allowed=())
+    new = {"in_new_processes": True}
+    assert asked == [(baseline.point, is_brief, new) for is_brief in (True, True, True, True, False)]
 
 
 @pytest.fixture

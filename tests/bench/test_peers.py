@@ -18,6 +18,7 @@ from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -29,9 +30,9 @@ from bench.core.point import Check, Metric
 from bench.core.record import Context, Host, Record, append, read_all, read_comparisons
 from bench.judge.published.anchors import JAX, WARPDRIVE, anchor
 from bench.peers import learning, search, sides, worker
-from bench.peers.adapters import pufferlib, purejaxrl
+from bench.peers.adapters import cleanrl, pufferlib, purejaxrl, rl_tools
 from bench.peers.adapters.gymnasium import IDS, prepare
-from bench.peers.adapters.work import Work, gpu_uuid
+from bench.peers.adapters.work import Unavailable, Work, gpu_uuid
 from bench.peers.catalogue import PEERS, PeerJob
 from bench.peers.check import STATES, correctness
 from bench.peers.command import chosen, interpreters
@@ -55,8 +56,10 @@ import numpy as np
 class Keys:
     key = PRNGKey = staticmethod(lambda seed: np.array([seed, 0]))
     split = staticmethod(lambda key, n=2: np.stack([np.asarray(key) + [0, i + 1] for i in range(n)]))
+    bits = staticmethod(lambda key, shape: np.array([3, 1, 2]))
 
 random = Keys
+numpy = np
 config = types.SimpleNamespace(update=lambda name, value: None)
 listeners = []
 monitoring = types.SimpleNamespace(register_event_duration_secs_listener=listeners.append)
@@ -98,7 +101,8 @@ def stacked(rows):
         return {name: stacked([row[name] for row in rows]) for name in rows[0]}
     return np.stack(rows).view(type(np.asanyarray(rows[0])))
 
-def scan(f, carry, xs, length, unroll):
+def scan(f, carry, xs, length, unroll=1):
+    scan.unroll = unroll
     for _ in range(length):
         carry, _ = f(carry, None)
     return carry, None
@@ -157,6 +161,7 @@ def make(name, num_adversaries, num_good_agents):
 PPO_FAKE = """
 import types
 import beside
+import jax
 import numpy as np
 
 class LogWrapper:
@@ -167,8 +172,17 @@ def make_train(config):
     assert config["TOTAL_TIMESTEPS"] == 10 * config["NUM_ENVS"] * config["NUM_STEPS"]
     is_logged = hasattr(LogWrapper(object()), "is_logged")
     metrics = {"returned_episode_returns": np.array([beside.RETURN])} if is_logged else {}
-    state = types.SimpleNamespace(params={"w": np.array([0.5, -2.0])})
-    return lambda key: {"runner_state": (state,), "metrics": metrics}
+
+    def _env_step(carry, _):
+        return carry, None
+
+    def train(key):
+        scanned = jax.lax.scan(_env_step, 0, None, 3)
+        order = jax.random.permutation(key, 3) if hasattr(jax.random, "permutation") else [0]
+        state = types.SimpleNamespace(params={"w": np.array([order[0] + 0.5, -2.0 * beside.SCAN.unroll])})
+        return {"runner_state": (state,), "metrics": metrics}
+
+    return train
 """
 LEARNING_PPO_FAKE = """
 import types
@@ -660,13 +674,14 @@ def test_jaxmarl_whose_clocks_stand_still_is_wrong(fakes):
 
 
 def test_purejaxrl_trains_in_the_sizes_of_the_point(fakes):
-    """PureJaxRL trains in the point's sizes, paired with ours."""
+    """PureJaxRL trains in the point's sizes with its variant's settings."""
+    beside = "import jax; RETURN = 21.0; SCAN = jax.lax.scan"
     fakes(
         "gymnax",
         {
             "jax/__init__.py": JAX_FAKE,
             "purejaxrl/ppo.py": PPO_FAKE,
-            "purejaxrl/beside.py": "RETURN = 21.0",
+            "purejaxrl/beside.py": beside,
         },
     )
     theirs, mine = records_of(smoke("purejaxrl", "logged"))
@@ -675,11 +690,75 @@ def test_purejaxrl_trains_in_the_sizes_of_the_point(fakes):
     assert (theirs.scope, mine.case) == ("train", "train")
     assert theirs.work_per_run["env_steps"] == 10 * 4 * 8
     assert theirs.correctness.before.detail == "its mean return is finite, 21"
-    digest = hashlib.sha256(b"RETURN = 21.0" + PPO_FAKE.encode()).hexdigest()
+    digest = hashlib.sha256(f"{beside}{PPO_FAKE}".encode()).hexdigest()
     assert theirs.notes["version"] == f"sources {digest[:12]}"
     theirs, _ = records_of(smoke("purejaxrl", "unlogged"))
     assert theirs.is_evidence, theirs.reason
     assert theirs.correctness.before.detail == "its largest weight is finite, 2"
+    for variant, weight in (("unlogged-2", 4), ("sort", 2)):  # unrolled twice, and with an order from bits
+        theirs, _ = records_of(smoke("purejaxrl", variant))
+        assert theirs.correctness.before.detail == f"its largest weight is finite, {weight}"
+
+
+def test_rl_tools_is_timed_by_its_own_clock(tmp_path, monkeypatch):
+    """The program's own time counts; other sizes and errors are refused."""
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    point = {"n_envs": 100, "options": {"threads": 64, "n_steps": 20}}
+    program = "print('(GPU):  0.5 ms (4 Msteps/s, 1 Years/s)', file=sys.stdout)"
+    script(tmp_path / "l2f-benchmark-64", program)
+    peer = worker.Peer()
+    peer._work = rl_tools.prepare(point)
+    assert peer.time(3) == {"wall_ns": 1_500_000, "compiled": 0}
+    assert peer.trace()["says"] == "another task, which prints no state: 2,000 steps took 0.5 ms"
+    assert list(rl_tools.versions()) == ["rl-tools"]
+    with pytest.raises(ValueError, match=r"must take 4,000 steps \(got 2,000\): build it so"):
+        rl_tools.prepare({**point, "n_envs": 200}).run()
+    script(tmp_path / "l2f-benchmark-64", program.replace("stdout", "stderr"))
+    with pytest.raises(ValueError, match="must print its time on the GPU"):
+        peer.time(1)
+    (tmp_path / "l2f-benchmark-64").unlink()
+    for missing in (rl_tools.versions, lambda: rl_tools.prepare(point)):
+        with pytest.raises(Unavailable, match=r"no l2f-benchmark-.* on PATH"):
+            missing()
+
+
+SOLVING_CLEANRL_FAKE = """
+import sys
+from types import SimpleNamespace
+import gymnasium as gym
+import numpy as np
+import torch
+from torch.utils.tensorboard import SummaryWriter
+
+options = dict(each.removeprefix("--").split("=") for each in sys.argv[1:])
+assert options == {"env-id": "CartPole-v1", "num-envs": "2", "total-timesteps": "1000", "seed": "3", "num-steps": "8"}
+SummaryWriter("runs").close()
+agent = SimpleNamespace(actor=torch.nn.Linear(4, 2), parameters=lambda: agent.actor.parameters())
+make = lambda: gym.wrappers.RecordEpisodeStatistics(gym.make(options["env-id"]))
+envs = gym.vector.SyncVectorEnv([make, make])
+envs.reset(seed=3)
+for _ in range(500):
+    envs.step(np.zeros(2, int))  # falls after 8 to 10 steps
+"""
+
+
+@pytest.mark.parametrize("threshold", [9.0, 400.0])
+def test_cleanrl_stops_at_our_mean_return(fakes, monkeypatch, tmp_path, threshold):
+    """Its script ends at the threshold, or after all steps."""
+    fakes("cleanrl", {"cleanrl/ppo.py": SOLVING_CLEANRL_FAKE})
+    monkeypatch.syspath_prepend(os.environ["PYTHONPATH"])
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [])
+    for owner, name in ((gymnasium.wrappers, "RecordEpisodeStatistics"), (gymnasium.vector, "SyncVectorEnv")):
+        monkeypatch.setattr(owner, name, getattr(owner, name))
+    point = {"env": "cartpole", "n_envs": 2, "seed": 3, "total_steps": 1000, "threshold": threshold}
+    point |= {"row_steps": 20, "window_rows": 5, "n_episodes": 2, "options": {"num-steps": 8}}
+    found = cleanrl.solve(point).report()
+    assert found["env_steps"] == (100 if threshold == 9.0 else 1000)
+    *_, (end, n_episodes, mean) = found["rows"]
+    assert (end, n_episodes > 0, 8 <= mean <= 11) == (found["env_steps"], True, True)
+    assert len(found["played"]) == 2
+    assert correctness("cartpole", found["trace"]).passed
 
 
 class Learned:

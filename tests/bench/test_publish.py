@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import time
 from dataclasses import replace
 
 import pytest
@@ -262,8 +263,17 @@ def test_load_of_its_own_does_not_stop_a_set(here, monkeypatch, tmp_path):
     monkeypatch.setattr(publish, "MOST_WAIT_S", -1.0)
     assert "load: 9 processes; wait" in here(exits=Code.NOTHING)
     monkeypatch.setattr(publish, "MOST_WAIT_S", 99.0)
-    monkeypatch.setattr(publish.time, "sleep", lambda seconds: loads.clear())
-    assert "waiting for the load to fall: 9 processes" in here("--until-s", "0", exits=Code.UNFINISHED)
+    late = here("--until-s", "5", exits=Code.UNFINISHED)
+    assert "stopped: the load must fall first (9 processes); `python -m bench publish" in late
+    assert "waiting" not in late
+    now = time.monotonic
+
+    def sleep(seconds):
+        loads.clear()
+        monkeypatch.setattr(publish.time, "monotonic", lambda: now() + 99)
+
+    monkeypatch.setattr(publish.time, "sleep", sleep)
+    assert "waiting for the load to fall: 9 processes" in here("--until-s", "60", exits=Code.UNFINISHED)
     monkeypatch.setattr(publish.doctor, "examine", lambda: [Finding("load", "problem", "9 processes", "wait")])
     here("--until-s", "0", exits=Code.UNFINISHED)
 

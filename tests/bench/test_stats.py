@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import statistics
 
 import numpy as np
 import pytest
+import scipy.stats
 
 from bench.core.stats import (
     Ratio,
@@ -13,6 +15,7 @@ from bench.core.stats import (
     interquartile_band,
     interquartile_mean,
     log_ratios,
+    ratio_of_processes,
     smallest_detectable,
     spread_over_processes,
     student_cdf,
@@ -97,6 +100,18 @@ def test_unpaired_ratio_by_hand():
     assert got.value == 2
     assert math.log(got.high / 2) == pytest.approx(half)
     assert math.log(2 / got.low) == pytest.approx(half)
+
+
+def test_ratio_of_processes_is_welchs():
+    """Each side counts its processes, not their samples; SciPy's test agrees."""
+    a, b = [[1.0, 1.1], [1.2, 1.3], [1.1]], [[1.5], [1.4, 1.4, 9.0], [1.45], [1.6]]
+    logs_a, logs_b = ([math.log(statistics.median(times)) for times in side] for side in (a, b))
+    expected = scipy.stats.ttest_ind(logs_b, logs_a, equal_var=False)
+    got = ratio_of_processes(a, b)
+    assert math.log(got.value) == pytest.approx(statistics.mean(logs_b) - statistics.mean(logs_a))
+    assert math.log(got.value) / got.error == pytest.approx(expected.statistic)
+    assert got.dof == int(expected.df)
+    assert ratio_of_processes([[2.0], [2.0]], [[3.0], [3.0]]).low == pytest.approx(1.5)
 
 
 def test_ratio_says_whether_it_holds_what_differs_between_processes():

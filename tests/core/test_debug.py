@@ -237,7 +237,9 @@ def test_command_repeats_a_training():
         (["nope"], "debug: unknown environment"),
         (["cartpole", "--backend", "cpu", "--change", "x"], "debug.change: unknown for cpu (got 'x')"),
         ([FRAGILE, "--backend", "cpu"], "must have numpy kernels for backend 'cpu'"),
-        (["cartpole", "--fused"], "debug.fused: is for a training"),
+        (["cartpole", "--fused"], "debug.fused: is for --train with --bisect"),
+        (["cartpole", "--train", "a2c", "--fused"], "debug.fused: is for --train with --bisect"),
+        (["cartpole", "--train", "a2c", "--envs", "8", "--set", "trainer.num_envs=4"], "must be that of --envs, 8"),
         (["cartpole", "--train", "a2c", "--set", "trainer.num_gpus=2"], "must be 1 for debug"),
     ],
 )

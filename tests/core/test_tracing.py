@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 from collections import Counter
+from pathlib import Path
 
 import pytest
 import torch
 
 from envs import CartPole
 from warpdrive_min import EnvWrapper, tracing
-from warpdrive_min.errors import ConfigError
+from warpdrive_min.errors import ConfigError, WriteError
 from warpdrive_min.tracing import N_RUNS, named, ranges, trace
 
 
@@ -100,3 +101,16 @@ def test_nvtx_needs_a_torch_that_has_it(nvtx, monkeypatch):
     monkeypatch.setattr(torch.cuda.nvtx, "mark", missing)
     with pytest.raises(ConfigError, match=r"^\$WARPDRIVE_MIN_NVTX: needs a CUDA build of torch.* \(got '1'\); install"):
         named("step", lambda: None)
+
+
+@pytest.mark.parametrize("written", [None, '{"traceEvents": [{"ph":'])
+def test_trace_that_torch_could_not_write_is_an_error(written, monkeypatch):
+    """A full disk leaves no file or half of one; torch raises nothing."""
+
+    def export(profiler: object, path: str) -> None:
+        if written is not None:
+            Path(path).write_text(written, encoding="utf-8")
+
+    monkeypatch.setattr(torch.profiler.profile, "export_chrome_trace", export)
+    with pytest.raises(WriteError, match="trace: torch must write all of it to a temporary file"):
+        trace(lambda: None, lambda: None, {}, n_runs=1)

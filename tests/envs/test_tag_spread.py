@@ -70,7 +70,7 @@ def test_cells_that_are_added_up_in_parts_give_the_same_bits(blocks, backend, mo
     Parts, also more than blocks, change only the order of the count.
     """
     n_agents, n_envs, n_steps = (24, 1, 2) if is_simulated(backend) else (400, 2, 10)
-    settings = crowd(n_agents, num_other_agents_observed=11)  # more than one block has room for, in CUDA C too
+    settings = crowd(n_agents, num_other_agents_observed=11)  # more than one block has room for
     want = run(backend, settings, n_envs, n_steps, blocks_per_env=blocks)
     monkeypatch.setattr(tag_continuous, "CELLS_OF_A_PART", 1)
     monkeypatch.setattr(tag_continuous, "AGENTS_OF_OUT_CELL", 5)
@@ -110,14 +110,14 @@ def test_agents_in_one_place_see_what_the_reference_sees(n_agents, n_observed, b
     [
         (256, "auto", None, "cuda_c", (False, 1)),
         (257, "auto", None, "cuda_c", (False, 1)),
-        (257, "auto", None, "numba", (True, 2)),
+        (257, "auto", None, "numba", (False, 1)),
         (1_025, "auto", None, "cuda_c", (True, 5)),
         (10_000, "auto", None, "numba", (True, 40)),
         (10_000, "auto", None, "numpy", (False, 1)),
         (1_000, "all_pairs", None, "cuda_c", (False, 1)),
         (1_025, "all_pairs", None, "cuda_c", (True, 5)),
         (20, "grid", None, "cuda_c", (False, 1)),
-        (20, "grid", 1, "numba", (True, 1)),
+        (20, "grid", 1, "numba", (False, 1)),
         (20, "auto", 2, "numba", (True, 2)),
         (600, "auto", 1, "cuda_c", (False, 1)),
     ],
@@ -131,6 +131,13 @@ def test_kernels_for_many_agents_are_chosen_by_size_or_request(n_agents, search,
     blocks = env.settle_blocks(asked, language)
     assert (env.is_spread, blocks) == want
     assert bool(env.kernel_sequences(auto_reset=True)) == env.is_spread
+
+
+def test_a_million_agents_are_the_most():
+    """Config takes 1,048,576 agents, and refuses one more."""
+    assert TagContinuous(num_taggers=2**19, num_runners=2**19).num_agents == 2**20
+    with pytest.raises(ConfigError, match="at most 1,048,576 agents"):
+        TagContinuous(num_taggers=2**19, num_runners=2**19 + 1)
 
 
 def test_workspace_grows_with_the_agents_not_with_their_square():

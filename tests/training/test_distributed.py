@@ -425,8 +425,9 @@ def test_error_of_a_rank_ends_the_run_and_is_told(folder, tmp_path, capfd, monke
     handler = signal.getsignal(signal.SIGTERM)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     why = r"none of 2 ranks may fail \(got .*rank 1: process \d+, exit code 1, ConfigError: rank 1 has had enough[;']"
-    with pytest.raises(TrainingError, match=why):
+    with pytest.raises(TrainingError, match=why) as caught:
         run("fail", folder)
+    assert "rank 0" not in str(caught.value), "it ended because the other one had"
     assert "rank 1 has had enough" in capfd.readouterr().err
     assert signal.getsignal(signal.SIGTERM) is handler
     assert list(tmp_path.iterdir()) == []

@@ -222,12 +222,12 @@ FLAGS: Final = ("terminated", "truncated", DONE)
 
 
 def rows_of(flag: str) -> str:
-    """Return a CUDA C kernel's name for a flag's rows, ``(n_steps, n_envs)``."""
+    """Return a kernel's name for a flag's rows, ``(n_steps * n_envs,)``."""
     return f"{flag.strip('_')}_rows"
 
 
 def last_of(name: str) -> str:
-    """Return a CUDA C kernel's name for an array's last step.
+    """Return a kernel's name for an array's last step.
 
     Used alongside rows of all steps.
     """

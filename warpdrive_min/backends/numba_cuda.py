@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from warpdrive_min.backends import numba_server
 from warpdrive_min.backends.base import (
@@ -44,6 +44,12 @@ if TYPE_CHECKING:
 else:
     np = LazyModule("numpy", globals(), "np")
     torch = LazyModule("torch", globals())
+
+
+LARGE: Final = 256
+"""Threads from which a block is large."""
+THREADS_AT_ONCE: Final = 1_024
+"""Threads of large blocks that a multiprocessor runs at the same time."""
 
 
 class NumbaBackend(GpuBackend):
@@ -149,7 +155,6 @@ class NumbaKernel:
             # The simulator stores one launch shape per kernel: set it at each launch.
             return lambda: self._kernel[blocks, threads](*packed)
         from numba import cuda  # noqa: PLC0415  (optional)
-        from numba.cuda.core.errors import NumbaPerformanceWarning  # noqa: PLC0415
 
         values = [
             cuda.as_cuda_array(argument.detach())
@@ -163,19 +168,13 @@ class NumbaKernel:
         else:
             shapes = [tuple(each.shape) if isinstance(each, torch.Tensor) else None for each in arguments]
             compiled_kernel = self._compiled(values, shapes, threads)
-        launchers: dict[int, Any] = {}
 
-        def launch() -> None:
-            handle = current_stream()
-            if handle not in launchers:
-                kernel = self._kernel if compiled_kernel is None else compiled_kernel()
-                stream = cuda.external_stream(handle) if handle else cuda.default_stream()
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore", NumbaPerformanceWarning)  # small grids are the user's choice
-                    launchers[handle] = kernel[blocks, threads, stream]
-            launchers[handle](*values)
+        @functools.cache
+        def launcher() -> Callable[[int], None]:
+            kernel = self._kernel if compiled_kernel is None else compiled_kernel()
+            return launcher_of(kernel, values, blocks, threads)
 
-        return launch
+        return lambda: launcher()(current_stream())
 
     def _compiled(
         self, values: Sequence[Any], shapes: Sequence[tuple[int, ...] | None], threads: int
@@ -258,16 +257,60 @@ def compiled(kernel: Any, types: tuple[Any, ...], exact: bool) -> Any:
     return kernel
 
 
+def launcher_of(kernel: Any, values: Sequence[Any], blocks: int, threads: int) -> Callable[[int], None]:
+    """Return a function that launches a compiled kernel on the stream of a handle.
+
+    It packs the arguments once; Numba would unpack every array again in each launch. Numba launches kernels with
+    several signatures, among which it chooses, those for debugging, whose errors it raises, and cooperative ones.
+    """
+    import ctypes  # noqa: PLC0415
+
+    from cuda.bindings import driver  # noqa: PLC0415  (optional)
+    from numba import cuda  # noqa: PLC0415
+    from numba.cuda.core.errors import NumbaPerformanceWarning  # noqa: PLC0415
+
+    code = next(iter(kernel.overloads.values()))
+    if len(kernel.overloads) > 1 or code.debug or code.cooperative:
+
+        def launch_by_numba(handle: int) -> None:
+            stream = cuda.external_stream(handle) if handle else cuda.default_stream()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", NumbaPerformanceWarning)  # small grids are the user's choice
+                kernel[blocks, threads, stream](*values)
+
+        return launch_by_numba
+    numbers: list[Any] = []
+    for kind, value in zip(code.argument_types, values, strict=True):
+        code._prepare_args(kind, value, 0, [], numbers)  # noqa: SLF001  (there is no public way)
+    words = [each if hasattr(each, "_type_") else ctypes.c_int64(each) for each in numbers]
+    addresses = (ctypes.c_void_p * len(words))(*map(ctypes.addressof, words))
+    function = driver.CUfunction(int(code._codelibrary.get_cufunc().handle))  # noqa: SLF001
+    shape = (blocks, 1, 1, threads, 1, 1, 0)
+
+    def launch(handle: int, keep: object = (values, words)) -> None:
+        (error,) = driver.cuLaunchKernel(function, *shape, handle, ctypes.addressof(addresses), 0)
+        if error != driver.CUresult.CUDA_SUCCESS:
+            raise RuntimeError(f"kernel {kernel.__name__!r}: the driver cannot launch it ({error.name})")
+
+    return launch
+
+
 def built(source: Source, constants: Mapping[str, Constant]) -> dict[str, Any]:
     """Build a source's kernels, and ``rollout`` with the constants of a rollout.
 
-    It is generated from ``step`` if the source has none.
+    It is generated from ``step`` if the source has none. Large blocks have few registers, so that a multiprocessor runs
+    `THREADS_AT_ONCE` threads, as in CUDA C.
     """
-    kernels = build_module(source, constants)
+    kernels: dict[str, Any] = build_module(source, constants)
     if "RANDOM" in constants and "rollout" not in kernels:
         from warpdrive_min.backends.numba_source import rollout_of  # noqa: PLC0415  (needs Numba)
 
         kernels["rollout"] = rollout_of(_function(step_of(kernels)), SimpleNamespace(**constants))
+    threads = constants.get("THREADS", 0)
+    if isinstance(threads, int) and threads >= LARGE and constants.get("BLOCKS_PER_ENV") == 1 and not simulated():
+        for kernel in kernels.values():
+            if kernel.targetoptions.get("launch_bounds") is None:
+                kernel.targetoptions["launch_bounds"] = (threads, THREADS_AT_ONCE // threads)
     return kernels
 
 

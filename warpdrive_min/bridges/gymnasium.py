@@ -234,8 +234,8 @@ class GymnasiumVectorEnv(GymnasiumBridge, gymnasium.vector.VectorEnv[Any, Any, A
     def _seeds(self, given: Any) -> list[int | None]:
         """Return the seed of each environment from the seeds of the rows."""
         what, rule = "GymnasiumVectorEnv.reset: seed", f"must be an integer, or a list of {self.num_envs}"
-        is_list = isinstance(given, Sequence | np.ndarray)
-        require(is_list, what, rule, type(given))
+        is_list = isinstance(given, Sequence | np.ndarray) and not isinstance(given, str | bytes)
+        require(is_list, what, rule, given)
         require(len(given) == self.num_envs, what, rule, f"{len(given)} of them")
         for each in given:
             if each is not None:

@@ -56,7 +56,7 @@ def debug(
         int | None,
         typer.Option(min=1, max=2**31 - 1, help=f"Steps, default 40; with --train iterations, default {ITERATIONS}."),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Seed of both runs.")] = 0,
+    seed: Annotated[int | None, typer.Option(min=0, max=MAX_SEED, help="Seed of both runs; default: 0.")] = None,
     fused: Annotated[bool, typer.Option("--fused", help="With --train --bisect: keep fused kernels.")] = False,
 ) -> None:
     """Repeat a run under changes that must leave all its bits equal.
@@ -66,13 +66,21 @@ def debug(
     with 1 if a run differs, with 2 if it cannot run.
     """
     with report_errors(2):
-        require(train is not None or not fused, "debug.fused", "is for a training", do="give --train, or leave it out")
+        is_both, do = train is not None and bisect, "give both, or leave it out"
+        require(is_both or not fused, "debug.fused", "is for --train with --bisect", do=do)
         cache.report_with = partial(echo, err=True)
-        given = read_settings(settings or [], "debug.set")
         if train is None:
+            given, seed = read_settings(settings or [], "debug.set"), seed or 0
             start, chosen, is_exact = _steps(path, backend, given, envs, seed, steps)
         else:
-            start, chosen, is_exact = _training(path, backend, train, given, envs, seed, bisect, fused)
+            options = {
+                "trainer.num_envs": ("--envs", envs),
+                "trainer.seed": ("--seed", seed),
+                "trainer.env_backend": ("--backend", backend),
+            }
+            given = read_settings(settings or [], "debug.set", options)
+            given["trainer.seed"] = seed = given.get("trainer.seed") or 0
+            start, chosen, is_exact = _training(path, given, train, is_located=bisect, is_fused=fused)
         table = {each.name: each for each in changes(backends.get(chosen), exact=is_exact)}
         for name in change or []:
             why = "" if is_exact else " of a run that is not exact"
@@ -117,26 +125,17 @@ def _steps(
     return partial(environment_run, subject), chosen, True
 
 
-def _training(
-    path: str,
-    backend: str | None,
-    config: str,
-    given: Mapping[str, Any],
-    envs: int | None,
-    seed: int,
-    is_located: bool,
-    is_fused: bool,
-) -> Started:
-    sizes = {} if envs is None else {"trainer.num_envs": envs}
-    run = make_plan(path, Path(config), {**given, **sizes, "trainer.seed": seed}, None, None)
+def _training(path: str, given: Mapping[str, Any], config: str, *, is_located: bool, is_fused: bool) -> Started:
+    run = make_plan(path, Path(config), given, None, None)
     name, settings = run.env_name, run.run_config
     n_gpus = settings.trainer.num_gpus
     require(n_gpus == 1, "run config trainer.num_gpus", "must be 1 for debug", n_gpus, "set it so with --set")
-    chosen = backend or first_available(make_environment(name, settings.env, "debug"), "debug")
+    is_chosen = "trainer.env_backend" in given
+    env = make_environment(name, settings.env, "debug")
+    chosen = settings.trainer.env_backend if is_chosen else first_available(env, "debug")
     backends.get(chosen)
-    located = (
-        {"trainer.mode": "eager"} if is_fused else unfused_settings(settings)
-    )  # a graph copies nothing to the host
+    # A graph copies nothing to the host.
+    located = {"trainer.mode": "eager"} if is_fused else unfused_settings(settings)
     settings = with_settings(settings, {"trainer.env_backend": chosen, **(located if is_located else {})})
     return partial(training_run, name, settings), chosen, settings.trainer.exact
 

@@ -8,6 +8,7 @@ import inspect
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Final
 
 import torch
@@ -135,22 +136,28 @@ def run_config_path(name: str, which: str = "") -> Path:
 # ------------------------------------------------------------------ settings
 
 
-def read_settings(settings: Sequence[str], who: str) -> dict[str, Any]:
+def read_settings(
+    settings: Sequence[str], who: str, options: Mapping[str, tuple[str, Any]] = MappingProxyType({})
+) -> dict[str, Any]:
     """Return KEY=VALUE settings by key; values are JSON, Python literals or text.
 
     Args:
         settings: Settings as typed.
         who: Name for errors.
+        options: Name and value of each option that sets a key, too; without a value it was not given.
 
     Raises:
-        ConfigError: A setting is not KEY=VALUE.
+        ConfigError: A setting is not KEY=VALUE, or an option gives it another value.
     """
     read = {}
     for setting in settings:
         key, equals, text = setting.partition("=")
         require(key and equals, who, "must be KEY=VALUE", setting)
         read[key] = _value(text)
-    return read
+    for key, (option, value) in options.items():
+        is_one = value is None or read.get(key, value) == value
+        require(is_one, who, f"{key} must be that of {option}, {value}", read.get(key), "give one of them")
+    return read | {key: value for key, (_, value) in options.items() if value is not None}
 
 
 def _value(text: str) -> Any:

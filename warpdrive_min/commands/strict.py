@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -9,6 +10,7 @@ from typing import Any, ClassVar
 import typer
 from typer.core import TyperGroup
 
+from warpdrive_min.errors import shortened
 from warpdrive_min.terminal import output_required
 
 
@@ -24,7 +26,7 @@ class Strict(TyperGroup):
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
         for command in self.commands.values():
-            refuse_empty(command)
+            check_values(command)
 
     @classmethod
     def exit_code(cls, words: Sequence[str]) -> int:
@@ -38,19 +40,31 @@ class Strict(TyperGroup):
             return super().main(words, *more, **options)
 
 
-def refuse_empty(command: Any) -> None:
-    """Make an empty argument or option of a command a usage error."""
+def check_values(command: Any) -> None:
+    """Refuse empty arguments and options of a command, and name each wrong value."""
     for parameter in command.params:
-        _refuse_empty(parameter)
+        _check(parameter)
 
 
-def _refuse_empty(parameter: Any) -> None:
+def _check(parameter: Any) -> None:
     process = parameter.process_value
 
     def checked(context: Any, value: Any) -> Any:
         values = value if isinstance(value, list | tuple) else [value]
         if any(isinstance(each, str) and not each.strip() for each in values):
             raise typer.BadParameter("must not be empty; name it, or leave it out", ctx=context, param=parameter)
-        return process(context, value)
+        try:
+            return process(context, value)
+        except typer.BadParameter as error:
+            error.message = _with_rule_and_value(error.message, value)
+            raise
 
     parameter.process_value = checked
+
+
+def _with_rule_and_value(message: str, value: Any) -> str:
+    """Return a parser's message as a rule and the value that breaks it."""
+    rule = re.sub(r"^Value error, '.*?' is not one of (.*?)\.?$", r"must be one of \1", message, flags=re.DOTALL)
+    rule = rule.replace("Input should be", "must be").removesuffix(", unable to parse string as an integer")
+    shown = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    return rule if rule == message else f"{rule} (got {shortened(shown)})"

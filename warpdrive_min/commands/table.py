@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final
 import typer
 from typer.core import TyperCommand
 
-from warpdrive_min.commands.strict import Strict, refuse_empty
+from warpdrive_min.commands.strict import Strict, check_values
 
 # Depending on its release Typer brings its own click or needs click; this is the UsageError of the one in use.
 UsageError: Final[type[Exception]] = typer.BadParameter.__mro__[1]
@@ -56,7 +56,7 @@ class Command(TyperCommand):
         command = typer.Typer(add_completion=False)
         command.command(self.name)(self.row.imported())
         imported = typer.main.get_command(command)
-        refuse_empty(imported)
+        check_values(imported)
         return imported
 
     def make_context(self, *args: Any, **options: Any) -> Any:

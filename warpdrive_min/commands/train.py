@@ -18,7 +18,7 @@ import typer
 from rich.filesize import decimal
 from rich.table import Table
 
-from warpdrive_min import cores, tracing
+from warpdrive_min import backends, cores, tracing
 from warpdrive_min.backends import cache, numba_server
 from warpdrive_min.commands.environments import (
     PREFERRED,
@@ -135,9 +135,15 @@ def train(
         plan = make_plan(env, config, _given(settings or [], seed, n_gpus, population), resume, results_dir)
         run = plan.run_config
         made = make_environment(plan.env_name, run.env, "train")
-        is_chosen = resume is not None or "trainer.env_backend" in read_settings(settings or [], "train.set")
+        of_backend = {"trainer.env_backend": ("--backend", backend)}
+        is_chosen = resume is not None or "trainer.env_backend" in read_settings(
+            settings or [], "train.set", of_backend
+        )
         chosen = backend or (run.trainer.env_backend if is_chosen else first_available(made, "train"))
         run = with_settings(run, {"trainer.env_backend": chosen})
+        rule, do = "exact training has kernels in CUDA C", "use backend host or pycuda"
+        is_exact = not run.trainer.exact or backends.get(chosen).language == "cuda_c"  # before ranks start
+        require(is_exact, "run config trainer.exact", rule, chosen, do)
         if chosen == "numba":
             numba_server.start()
         is_on_cpu, is_shown = chosen in ("host", "cpu"), not (quiet or explain or is_rank())
@@ -146,6 +152,9 @@ def train(
         trains = not (auto_scale or explain)
         is_one = run.trainer.num_gpus == 1 and not is_rank() and trains
         require(is_one or trace is None, "train.trace", "needs a training run of one process", do="leave --trace out")
+        most, runs = tracing.MOST_RUNS, iterations or tracing.N_RUNS
+        is_short, held = trace is None or runs <= most, "with --trace, which holds all events in memory"
+        require(is_short, "train.iterations", f"must be at most {most:,} {held}", runs, "trace fewer")
         for option, is_given in (("certify", certify), ("results-dir", results_dir is not None)):
             refused = "cannot be used with --trace, which saves no run"
             require(trace is None or not is_given, f"train.{option}", refused, do="leave it out")
@@ -170,7 +179,7 @@ def train(
             run = with_settings(run, unfused_settings(run)) if unfused else run
             with tracing.ranges():
                 trainer = kind(make_wrapper(run.trainer.num_envs * (size or 1)), run, verbose=False)
-                _trace(trainer, plan, trace, iterations or tracing.N_RUNS, is_fused=not unfused)
+                _trace(trainer, plan, trace, runs, is_fused=not unfused)
         elif explain:
             require(not auto_scale, "train.explain", "cannot be used with --auto-scale", do="leave one of them out")
             _explain(kind(make_wrapper(run.trainer.num_envs * (size or 1)), run, verbose=False), plan)
@@ -209,8 +218,12 @@ def _known() -> str:
 
 def _given(settings: list[str], seed: int | None, n_gpus: int | None, population: int | None) -> dict[str, Any]:
     """Return the command line's overrides of the run config, by dotted key."""
-    options = {"trainer.seed": seed, "trainer.num_gpus": n_gpus, "population.size": population}
-    return read_settings(settings, "train.set") | {key: value for key, value in options.items() if value is not None}
+    options = {
+        "trainer.seed": ("--seed", seed),
+        "trainer.num_gpus": ("--gpus", n_gpus),
+        "population.size": ("--population", population),
+    }
+    return read_settings(settings, "train.set", options)
 
 
 # ------------------------------------------------------------------ training

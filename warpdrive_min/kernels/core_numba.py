@@ -377,10 +377,12 @@ else:
         lanes = 4 if n % 4 == 0 else 2 if n % 2 == 0 else 1
         made = context.make_array(kind)(context, builder, value=array)
         vector = ir.VectorType(ir.FloatType(), lanes)
-        first = builder.mul(
-            builder.and_(row, row.type(0xFFFFFFFF)), row.type(n // lanes)
-        )  # a 32-bit product is one instruction
+        first = builder.mul(row, row.type(n // lanes))
         return builder.gep(builder.bitcast(made.data, vector.as_pointer()), [first]), n // lanes, lanes
+
+    def _row_type(row):
+        """Return the 64-bit type of a row's index, without a sign if it has none."""
+        return types.int64 if row.signed else types.uint64
 
     @intrinsic
     def load_row(context, array, row, n):
@@ -400,7 +402,7 @@ else:
                 values += [builder.extract_element(vector, ir.IntType(32)(lane)) for lane in range(lanes)]
             return context.make_tuple(builder, signature.return_type, values)
 
-        return types.UniTuple(types.float32, n_values)(array, types.int64, n), generate
+        return types.UniTuple(types.float32, n_values)(array, _row_type(row), n), generate
 
     @intrinsic
     def store_row(context, array, row, values):
@@ -419,7 +421,7 @@ else:
                 builder.store(vector, cgutils.gep_inbounds(builder, pointer, index), align=4 * lanes)
             return context.get_dummy_value()
 
-        return types.void(array, types.int64, values), generate
+        return types.void(array, _row_type(row), values), generate
 
     @intrinsic
     def load_four(context, array, index):

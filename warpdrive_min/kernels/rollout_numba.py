@@ -35,6 +35,8 @@ def drawing(c: Any) -> Draw:
         def choose(word, agent, action_type):
             """Return one of the choices, uniformly, as the sampler from equal weights."""
             n = categories[action_type]
+            if n == 2:  # the same, without a conversion
+                return int32(uint32(word) >> uint32(31))
             return min(int32(uniform(word) * float32(n)), int32(n - 1))
 
     else:

@@ -47,7 +47,7 @@ def claims(
         refuse_unused(context, "without --run", "out")
     if as_json:
         refuse_unused(context, "with --json", "markdown")
-    with exiting(Code.FAILED, FileError, OSError, to_stderr=True), reporting_skipped_lines() as skipped_lines:
+    with exiting(Code.FAILED, FileError, OSError), reporting_skipped_lines() as skipped_lines:
         own = judging.published_files()
         paths = [*published_records(), *past_records()] if records is None else records
         with collection_paused():

@@ -8,10 +8,15 @@ import os
 import runpy
 import sys
 import time
+import traceback
+from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+from . import gymnasium as environments
 from .gymnasium import IDS
+from .returns import Returns
 from .work import Point, temporary_folder, torch_processor
 
 PACKAGES = ("cleanrl", "torch", "gymnasium", "numpy")
@@ -31,10 +36,7 @@ def device() -> str:
 
 def repeat(point: Point) -> dict[str, Any]:
     """Run the script; return weights and Adam's moments of each iteration. Waits."""
-    spec = importlib.util.find_spec("cleanrl")
-    if spec is None or not spec.submodule_search_locations:
-        raise ModuleNotFoundError("No module named 'cleanrl'")
-    script = Path(next(iter(spec.submodule_search_locations)), "ppo.py")
+    _script()
     import torch  # noqa: PLC0415  (theirs)
 
     torch.set_float32_matmul_precision(PRECISIONS[point["precision"]])
@@ -69,10 +71,125 @@ def repeat(point: Point) -> dict[str, Any]:
 
     torch.optim.Adam = Recorded  # type: ignore[misc]
     n_steps = point["n_envs"] * point["n_steps"] * point["n_iterations"]
-    options = {"env-id": IDS[point["env"]], "num-envs": point["n_envs"], "num-steps": point["n_steps"]}
-    options |= {"total-timesteps": n_steps, "seed": 1}
-    sys.argv = [str(script), *(word for name, value in options.items() for word in (f"--{name}", str(value)))]
-    os.chdir(temporary_folder("cleanrl"))
-    runpy.run_path(str(script), run_name="__main__")
+    _run(point, {"num-steps": point["n_steps"], "total-timesteps": n_steps, "seed": 1})
     seconds = [end - begin for begin, end in itertools.pairwise(ends)]
     return {"states": states, "seconds": seconds, **torch_processor()}
+
+
+class Solved(Exception):  # noqa: N818  (an outcome, not a mistake)
+    """The mean return reached the threshold."""
+
+
+class Learner:
+    """A run of the script that stops at the threshold.
+
+    Args:
+        point: As of `Returns`, with ``n_episodes`` of the evaluation. Its ``options`` are arguments of the script.
+    """
+
+    def __init__(self, point: Point) -> None:
+        self._point, self._returns, self._shims = point, Returns(point), _shims()
+        self._agent: Any = None
+
+    def train(self) -> None:
+        """Train; return at the threshold, or after all steps. Waits."""
+        import gymnasium  # noqa: PLC0415  (theirs)
+
+        ended, counted = list[float](), self._returns
+
+        class Recorded(gymnasium.wrappers.RecordEpisodeStatistics):
+            """Environment that stores its episodes' returns."""
+
+            def step(self, action: Any) -> Any:
+                found = super().step(action)
+                if "episode" in found[-1]:
+                    ended.append(float(found[-1]["episode"]["r"]))
+                return found
+
+        class Counted(gymnasium.vector.SyncVectorEnv):
+            """Environments that end the script at the threshold."""
+
+            def step(self, actions: Any) -> Any:
+                found = super().step(actions)
+                if counted.add(counted.env_steps + self.num_envs, ended):
+                    raise Solved
+                ended.clear()
+                return found
+
+        gymnasium.wrappers.RecordEpisodeStatistics = Recorded  # type: ignore[misc]
+        gymnasium.vector.SyncVectorEnv = Counted  # type: ignore[misc]
+        began = time.perf_counter()
+        try:
+            found = _run(
+                self._point,
+                {**self._point["options"], "total-timesteps": self._point["total_steps"], "seed": self._point["seed"]},
+            )
+        except Solved as error:
+            frames = traceback.walk_tb(error.__traceback__)
+            found = next(each.f_globals for each, _ in frames if "agent" in each.f_globals)
+        self._seconds, self._agent = time.perf_counter() - began, found["agent"]
+
+    def report(self) -> dict[str, Any]:
+        """Evaluate the weights, and return everything known of the run."""
+        point = self._point
+        return {
+            **self._returns.report(),
+            "seconds": self._seconds,
+            "played": self._played(point["n_episodes"]),
+            "trace": environments.traced(point),
+            "device": next(self._agent.parameters()).device.type,
+            "notes": {"config": dict(point["options"]), "shims": self._shims, **torch_processor()},
+        }
+
+    def _played(self, n_episodes: int) -> list[float]:
+        """Return the returns of greedy episodes."""
+        import gymnasium  # noqa: PLC0415  (theirs)
+        import torch  # noqa: PLC0415
+
+        env, returns = gymnasium.make(IDS[self._point["env"]]), list[float]()
+        device = next(self._agent.parameters()).device
+        for seed in range(n_episodes):
+            observation, total, is_over = env.reset(seed=seed)[0], 0.0, False
+            while not is_over:
+                logits = self._agent.actor(torch.as_tensor(observation, device=device))
+                observation, reward, *ends, _ = env.step(int(logits.argmax()))
+                total, is_over = total + float(reward), any(ends)
+            returns.append(total)
+        return returns
+
+
+def solve(point: Point) -> Learner:
+    """Train until our mean return over the latest rows reaches the threshold. Waits."""
+    learner = Learner(point)
+    learner.train()
+    return learner
+
+
+def _shims() -> list[str]:
+    """Replace TensorBoard's writer, if it is missing, by one that writes nothing."""
+    if importlib.util.find_spec("tensorboard"):
+        return []
+    nothing = SimpleNamespace(add_text=_nothing, add_scalar=_nothing, close=_nothing)
+    sys.modules["torch.utils.tensorboard"] = SimpleNamespace(SummaryWriter=lambda folder: nothing)  # type: ignore[assignment]
+    return ["tensorboard"]
+
+
+def _nothing(*_: Any) -> None:
+    """Write nothing."""
+
+
+def _script() -> Path:
+    """Return the path of its script."""
+    spec = importlib.util.find_spec("cleanrl")
+    if spec is None or not spec.submodule_search_locations:
+        raise ModuleNotFoundError("No module named 'cleanrl'")
+    return Path(next(iter(spec.submodule_search_locations)), "ppo.py")
+
+
+def _run(point: Point, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Run the script in a temporary folder; return its globals. Waits."""
+    script = _script()
+    options = {"env-id": IDS[point["env"]], "num-envs": point["n_envs"], **options}
+    sys.argv = [str(script), *(f"--{name}={value}".removesuffix("=") for name, value in options.items())]
+    os.chdir(temporary_folder("cleanrl"))
+    return runpy.run_path(str(script), run_name="__main__")

@@ -35,6 +35,12 @@ def prepare(point: Point) -> Work:
     return stepping(make, point["n_envs"], threads)
 
 
+def traced(point: Point) -> dict[str, Any]:
+    """Return a step of a few environments, for `Work.trace`."""
+    few = {**point, "n_envs": TRACED, "options": {"vectorization_mode": "sync"}}
+    return prepare(few).trace()
+
+
 def seeded(envs: Any, seed: int) -> Any:
     """Reset environments with a seed."""
     return envs.reset(seed=seed)

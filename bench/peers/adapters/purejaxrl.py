@@ -22,6 +22,8 @@ UPDATES = 10
 """Iterations of a run, which trains from new weights."""
 PRECISIONS = {"tf32": "tensorfloat32", "fp32": "highest"}
 """JAX's names of the precisions of matrix products."""
+LOOPS_IN_GRAPHS = "--xla_gpu_enable_command_buffer=+WHILE"
+"""XLA's flag that makes its loops parts of CUDA graphs."""
 CONFIG = {
     "GAMMA": 0.99,
     "GAE_LAMBDA": 0.95,
@@ -49,15 +51,22 @@ def prepare(point: Point) -> Work:
 
     Without logging, environments lack the wrapper for episode sums, and the program returns no metrics.
     """
+    options = point["options"]
+    _add_flags(LOOPS_IN_GRAPHS if options["is_in_graph"] else "")
     ppo = imported()
     import jax  # noqa: PLC0415  (theirs)
 
     jax.config.update("jax_default_matmul_precision", PRECISIONS[point["precision"]])
+    jax.config.update("jax_default_prng_impl", options["random"])
     config = _config(point, UPDATES)
     env_steps = config["TOTAL_TIMESTEPS"]
-    is_logged = point["options"]["is_logged"]
+    is_logged = options["is_logged"]
     if not is_logged:
         ppo.LogWrapper = lambda env: env
+    if options["unroll"] > 1:
+        jax.lax.scan = _unrolling(jax.lax.scan, options["unroll"])
+    if options["sorts"] == 1:
+        jax.random.permutation = _sorted_once
     learn = ppo.make_train(config)
     train = jax.jit(learn if is_logged else lambda key: {"runner_state": learn(key)["runner_state"]})
     made: Any = None
@@ -92,8 +101,7 @@ def repeat(point: Point) -> dict[str, Any]:
 
     The states are the carry of its outer loop, before and after each iteration.
     """
-    if flags := point["options"].get("flags"):
-        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip()
+    _add_flags(point["options"].get("flags", ""))
     ppo = imported()
     import jax  # noqa: PLC0415  (theirs)
     import numpy as np  # noqa: PLC0415
@@ -124,6 +132,29 @@ def repeat(point: Point) -> dict[str, Any]:
     )
     states = [before, *({name: array[i] for name, array in after.items()} for i in range(n))]
     return {"states": states, "seconds": [seconds] * n, **on_jax.processor()}
+
+
+def _add_flags(flags: str) -> None:
+    """Add flags of XLA to the environment, before JAX starts."""
+    if flags:
+        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip()
+
+
+def _unrolling(scan: Any, unroll: int) -> Any:
+    """Return JAX's scan, which unrolls the steps of a rollout."""
+
+    def unrolling(body: Any, *arguments: Any, **more: Any) -> Any:
+        own = {"unroll": unroll} if body.__name__ == "_env_step" else {}
+        return scan(body, *arguments, **own, **more)
+
+    return unrolling
+
+
+def _sorted_once(key: Any, n: int) -> Any:
+    """Draw a permutation by sorting 32 random bits for each row; JAX sorts twice."""
+    import jax  # noqa: PLC0415  (theirs)
+
+    return jax.numpy.argsort(jax.random.bits(key, (n,)))
 
 
 def _config(point: Point, n_updates: int) -> dict[str, Any]:

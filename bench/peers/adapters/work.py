@@ -54,6 +54,8 @@ class Work:
     """Receives the start times of the parts of a run, ns.
 
     Each part waits for the previous one. None: a run has no parts."""
+    own_ns: Callable[[], int] | None = None
+    """Returns the time of the last run, ns, if the software times it itself."""
     notes: Mapping[str, Any] = field(default_factory=dict)
 
 

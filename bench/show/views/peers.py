@@ -12,6 +12,11 @@ from ..columns import Column, Table, axis_column, interval_column, metric_column
 from ..labels import BACKEND_NAME, BACKEND_STYLE, SPREADS, device_label, environment, medians, plural, ratio_text
 from ..records import axes_except, by, derived, grouped, latest, point_order, rate_of
 
+LAPS: Final = "theirs: a Python loop on shared cores; of each lap the fastest time counts"
+"""Remark on a peer that is timed in laps."""
+ANOTHER: Final = ": another "
+"""Separator in ``counts`` before the kind of work, if it is not ours."""
+
 
 def _ratio(found: Figure) -> str:
     return f"{ratio_text(found.value)} ({SPREADS[found.kind][0]}{ratio_text(found.low)} to {ratio_text(found.high)})"
@@ -35,7 +40,8 @@ def peers_table(records: Sequence[Record]) -> Table[Record]:
         return "yes" if record.id in best else "no"
 
     def remarks(record: Record) -> str:
-        return "; ".join(record.notes.get("remarks", ()))
+        laps = [LAPS] if "laps" in record.notes else []
+        return "; ".join([*record.notes.get("remarks", ()), *laps])
 
     def steps_per_launch(record: Record) -> str:
         return "many" if record.notes["ours"]["point"].get("mode") == "fused" else "one"
@@ -179,6 +185,7 @@ def _row(record: Record) -> str:
     point = record.point
     agents = f" x {plural(int(point['n_agents']), 'agent')}" if int(point["n_agents"]) > 1 else " environments"
     how = [str(point[axis]) for axis in ("algorithm", "precision") if axis in point]
+    how += [f"another {kind}" for kind in str(record.notes.get("counts", "")).split(ANOTHER)[1:]]
     size = ", ".join([str(point["peer"]), setting_label(record), *how, f"{point['n_envs']:,}{agents}"])
     return f"{size}: {ratio_text(rate_of(record, 'ours_over_peer'))}x{'*' * ('laps' in record.notes)}"
 

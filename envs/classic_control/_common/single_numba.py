@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from numba import cuda, float32, int32, uint32
+from numba import cuda, float32, int32, uint32, uint64
 
 from warpdrive_min.kernels.arrays import Clock, Results
 from warpdrive_min.kernels.core_numba import (
@@ -26,7 +26,7 @@ from warpdrive_min.kernels.rollout_numba import drawing
 from warpdrive_min.rng import STREAM_START
 
 ONE, TWO = np.float32(1), np.float32(2)
-STEPS_AHEAD: Final = 8
+STEPS_AHEAD: Final = np.int32(8)
 """Steps between draws of the next starts; a warp draws together."""
 LINE: Final = 64
 """Bytes that memory writes faster as one unit: adjacent rows of last observations."""
@@ -34,10 +34,33 @@ NO_WORDS = (np.uint32(0), np.uint32(0), np.uint32(0), np.uint32(0))
 
 
 class Rows(NamedTuple):
-    """Arrays of a rollout: outputs and given actions.
+    """Outputs of a rollout and given actions, with a row per step and environment.
 
-    They have a leading axis of steps if all steps are recorded.
+    If only the last step is kept, the outputs are its arrays.
     """
+
+    sampled_actions: Any
+    rewards: Any
+    terminated_rows: Any
+    truncated_rows: Any
+    done_rows: Any
+    observations: Any
+    final_observations: Any
+
+
+class Last(NamedTuple):
+    """Arrays of the last step."""
+
+    last_sampled_actions: Any
+    last_rewards: Any
+    terminated: Any
+    truncated: Any
+    done: Any
+    last_observations: Any
+
+
+class Outputs(NamedTuple):
+    """Outputs of each step, or of the last one."""
 
     sampled_actions: Any
     rewards: Any
@@ -45,7 +68,6 @@ class Rows(NamedTuple):
     truncated: Any
     done: Any
     observations: Any
-    final_observations: Any
 
 
 class Episodes(NamedTuple):
@@ -144,82 +166,79 @@ def kernels(
     no_action = np.int32(0) if c.CATEGORIES else np.float32(0)
 
     @cuda.jit(device=True)
-    def play(state, pool, rows, episodes, draws, seed, stream, n_steps, n_envs):
+    def play(state, pool, rows, last, episodes, draws, seed, stream, n_steps, n_envs):
         """Take several steps of an environment with its state in registers.
 
         A block's extra threads repeat the last environment and write the same values: a warp acts as one unit.
         """
         env = natural(min(cuda.blockIdx.x * envs_per_block + cuda.threadIdx.x, n_envs - 1))
+        kept = Outputs(
+            rows.sampled_actions,
+            rows.rewards,
+            rows.terminated_rows,
+            rows.truncated_rows,
+            rows.done_rows,
+            rows.observations,
+        )
         s = load_row(state, env, n_state)
         timestep, episode = episodes.timestep[env], episodes.episode[env]
         reset_seed = episodes.reset_seed[0], episodes.reset_seed[1]
         action, reward, is_terminal, out_of_time = no_action, float32(0), False, False
         words, seen = NO_WORDS, observe(s)
-        is_drawn, drawn, has_final, final = False, s, False, seen
+        is_drawn, drawn = False, s
         if is_random:
             first, seed_low, seed_high = draws[env], seed[0], seed[1]
         cuda.syncthreads()  # before overwriting the state that others start from
-        for k in range(n_steps):
-            if uint32(k) % uint32(STEPS_AHEAD) == 0 and not is_drawn:
-                is_drawn, drawn = True, start(env, episode, reset_seed, pool)
-            if is_random:
-                number = uint32(first + k)
-                if k == 0 or number & uint32(3) == 0:
-                    words = philox(number >> uint32(2), env, 0, stream, seed_low, seed_high)
-                action = choose(word(words, number & uint32(3)), 0, 0)
-            else:
-                action = rows.sampled_actions[k, env, 0, 0]
-            s, led_to, reward, is_terminal = outcome(s, action)
-            timestep = int32(timestep + 1)
-            out_of_time = timestep >= episode_length
-            is_done, seen = is_terminal or out_of_time, led_to
-            if is_done:
-                has_final, final = True, led_to
-                s = drawn if is_drawn else start(env, episode, reset_seed, pool)
-                is_drawn, seen = False, observe(s)
-                episode = int32(episode + 1)
-                timestep = int32(0)
+        for begin in range(int32(0), n_steps, STEPS_AHEAD):
             if keep_all:
-                put(row_of(rows, k), env, action, seen, reward, is_terminal, out_of_time)
-                if any_near(is_done, neighbours):
-                    store_row(rows.final_observations[k], env, led_to)
+                cuda.syncthreads()  # warps write one contiguous piece of memory at about the same time
+            if not is_drawn:
+                is_drawn, drawn = True, start(env, episode, reset_seed, pool)
+            for k in range(begin, min(int32(begin + STEPS_AHEAD), n_steps)):
+                row = uint64(uint32(k)) * uint64(uint32(n_envs)) + uint64(uint32(env))
+                if is_random:
+                    number = uint32(first + k)
+                    if k == 0 or number & uint32(3) == 0:
+                        words = philox(number >> uint32(2), env, 0, stream, seed_low, seed_high)
+                    action = choose(word(words, number & uint32(3)), 0, 0)
+                else:
+                    action = rows.sampled_actions[row, 0, 0]
+                s, led_to, reward, is_terminal = outcome(s, action)
+                timestep = int32(timestep + 1)
+                out_of_time = timestep >= episode_length
+                is_done, seen = is_terminal or out_of_time, led_to
+                if is_done:
+                    if not keep_all:
+                        store_row(rows.final_observations, env, led_to)
+                    s = drawn if is_drawn else start(env, episode, reset_seed, pool)
+                    is_drawn, seen = False, observe(s)
+                    episode = int32(episode + 1)
+                    timestep = int32(0)
+                if keep_all:
+                    put(kept, row, action, seen, reward, is_terminal, out_of_time)
+                    if any_near(is_done, neighbours):
+                        store_row(rows.final_observations, row, led_to)
+        put(Outputs(*last), env, action, seen, reward, is_terminal, out_of_time)
         store_row(state, env, s)
         episodes.timestep[env] = timestep
         episodes.episode[env] = episode
         if is_random:
             draws[env] = first + n_steps
-        if not keep_all:
-            if has_final:
-                store_row(rows.final_observations, env, final)
-            put(rows, env, action, seen, reward, is_terminal, out_of_time)
 
     @cuda.jit(device=True)
-    def row_of(rows, k):
-        """Return the arrays of a step."""
-        return Rows(
-            rows.sampled_actions[k],
-            rows.rewards[k],
-            rows.terminated[k],
-            rows.truncated[k],
-            rows.done[k],
-            rows.observations[k],
-            rows.final_observations[k],
-        )
-
-    @cuda.jit(device=True)
-    def put(rows, env, action, seen, reward, is_terminal, out_of_time):
+    def put(outputs, row, action, seen, reward, is_terminal, out_of_time):
         """Write the results of a step, except an episode's last observation."""
-        if is_random:
-            rows.sampled_actions[env, 0, 0] = action
-        rows.rewards[env, 0] = reward
-        conclude(env, is_terminal, out_of_time, rows, rows)
-        store_row(rows.observations, env, seen)
+        outputs.sampled_actions[row, 0, 0] = action
+        outputs.rewards[row, 0] = reward
+        conclude(row, is_terminal, out_of_time, outputs, outputs)
+        store_row(outputs.observations, row, seen)
 
     @cuda.jit
     def with_drawn_actions(
         state: float32[:, :, :],
         state_reset_pool: float32[:, :, :],
         rows: Rows,
+        last: Last,
         episodes: Episodes,
         draws: int32[:],
         seed: int32[:],
@@ -227,18 +246,19 @@ def kernels(
         n_steps: int32,
         n_envs: int32,
     ):
-        play(state, state_reset_pool, rows, episodes, draws, seed, stream, n_steps, n_envs)
+        play(state, state_reset_pool, rows, last, episodes, draws, seed, stream, n_steps, n_envs)
 
     @cuda.jit
     def with_given_actions(
         state: float32[:, :, :],
         state_reset_pool: float32[:, :, :],
         rows: Rows,
+        last: Last,
         episodes: Episodes,
         n_steps: int32,
         n_envs: int32,
     ):
-        play(state, state_reset_pool, rows, episodes, None, None, 0, n_steps, n_envs)
+        play(state, state_reset_pool, rows, last, episodes, None, None, 0, n_steps, n_envs)
 
     rollout = with_drawn_actions if is_random else with_given_actions
     return {"step": step, "reset": reset, "rollout": rollout}

@@ -9,6 +9,7 @@ import contextlib
 import json
 import logging
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -50,6 +51,10 @@ ALWAYS_ALLOWED_PROCESSES: Final = 8
 THREADS: Final = "OMP_NUM_THREADS"
 FORWARDED_SIGNALS: Final = "signals_to_handle"
 """Setting of torch's launcher: signals that it forwards to the ranks."""
+LOST_CONNECTION: Final = re.compile(
+    r"gloo.*(closed by peer|Connection reset|Broken pipe|Connection refused)", re.DOTALL
+)
+"""Text of Gloo's error on a rank whose peer has ended."""
 ERROR_FILE: Final = "TORCHELASTIC_ERROR_FILE"
 """Environment variable of torchrun with the path for a rank's error."""
 
@@ -97,11 +102,28 @@ def joined(env_backend: str) -> contextlib.AbstractContextManager[World]:
     return process_group(env_backend)
 
 
+class RankLostError(TrainingError):
+    """Another rank has ended; its error is the cause."""
+
+
+@contextlib.contextmanager
+def _lost_ranks_named() -> Iterator[None]:
+    """Turn Gloo's error about a closed connection into a `RankLostError`."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not LOST_CONNECTION.search(str(error)):
+            raise
+        do = "its error is the cause"
+        raise RankLostError.of("rank", "needs all other ranks, and one has ended", os.environ["RANK"], do) from error
+
+
 @contextlib.contextmanager
 def _error_for_the_launcher() -> Iterator[None]:
     """Write a rank's error to the file that torchrun or `launch` reads."""
     try:
-        yield
+        with _lost_ranks_named():
+            yield
     except Exception as error:
         if (path := os.environ.get(ERROR_FILE)) is not None:
             more = {"py_callstack": traceback.format_exc(), "timestamp": str(int(time.time()))}
@@ -204,28 +226,40 @@ def launch(n: int, argv: Sequence[str], env_backend: str | None = None, module: 
         )
         if hasattr(config, FORWARDED_SIGNALS):  # torch 2.9 and later; earlier, SIGTERM ends the ranks without saving
             setattr(config, FORWARDED_SIGNALS, "SIGUSR2")
+        logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # it repeats each rank's end
         try:
             with _restored_signal_handlers(), _stop_all_ranks(SignalException) as caught:
                 program, *arguments = processes.tied_to_parent([sys.executable, "-m", module, *argv])
                 elastic_launch(config, program)(*arguments)
         except ChildFailedError as error:
-            ended_here = -signal.SIGTERM
-            failed = {rank: end for rank, end in error.failures.items() if end.exitcode != ended_here}
-            ends = "; ".join(
-                f"rank {rank}: {_describe_failure(end)}" for rank, end in (failed or error.failures).items()
-            )
+            failed = {rank: end for rank, end in error.failures.items() if not _is_consequence(end)} or error.failures
+            # Ranks with one error, such as a setting that all refuse, are named by the first one's.
+            firsts = {_error_of(end) or rank: rank for rank, end in reversed(failed.items())}
+            ends = "; ".join(f"rank {rank}: {_describe_failure(failed[rank])}" for rank in sorted(firsts.values()))
             do = "their output is above, and the others were ended; fix the cause and resume from the last checkpoint"
             raise TrainingError.of("launch", f"none of {n} ranks may fail", ends, do) from error
         except SignalException as error:
             raise Stopped(caught[0] if caught else error.sigval) from error
 
 
+def _error_of(failure: ProcessFailure) -> str:
+    """Return the error that a rank wrote, with its class, or ""."""
+    report: Any = failure.message
+    return str(report["message"]) if isinstance(report, dict) else ""  # a dict is the rank's, a str torch's
+
+
+def _is_consequence(failure: ProcessFailure) -> bool:
+    """True if a rank ended because another one had.
+
+    The launcher ended it, or it waited for the other.
+    """
+    return failure.exitcode == -signal.SIGTERM or _error_of(failure).startswith(f"{RankLostError.__name__}: ")
+
+
 def _describe_failure(failure: ProcessFailure) -> str:
     """Describe how a rank ended, with its error if it wrote one."""
     how = f"exit code {failure.exitcode}" if failure.exitcode > 0 else signal.Signals(-failure.exitcode).name
-    report: Any = failure.message
-    error = f", {report['message']}" if isinstance(report, dict) else ""  # a dict is the rank's, a str torch's
-    return f"process {failure.pid}, {how}{error}"
+    return ", ".join(filter(None, (f"process {failure.pid}", how, _error_of(failure))))
 
 
 @contextlib.contextmanager

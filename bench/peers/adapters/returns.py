@@ -1,0 +1,41 @@
+"""Episode returns of a training run that stops at our mean return."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .work import Point
+
+
+class Returns:
+    """Returns of ended episodes, with the number of env steps at their end.
+
+    Args:
+        point: With ``row_steps``, the env steps of a row, ``window_rows`` of a mean return, and ``threshold``.
+    """
+
+    def __init__(self, point: Point) -> None:
+        self._point = point
+        self._ended: list[tuple[int, float]] = []
+        self.env_steps = 0
+        """Env steps so far."""
+
+    def add(self, env_steps: int, returns: list[float]) -> bool:
+        """Add a step's episodes; return True at a row's end above the threshold."""
+        point, self.env_steps = self._point, env_steps
+        self._ended += [(env_steps, each) for each in returns]
+        window = point["window_rows"] * point["row_steps"]
+        if env_steps % point["row_steps"] >= point["n_envs"] or env_steps < window:
+            return False
+        latest = [each for ended, each in self._ended if ended > env_steps - window]
+        return bool(latest) and sum(latest) >= point["threshold"] * len(latest)
+
+    def report(self) -> dict[str, Any]:
+        """Return the env steps, and rows of steps, ended episodes and their mean return."""
+        last, size = self.env_steps, self._point["row_steps"]
+        rows = list[tuple[int, int, float | None]]()
+        for end in [*range(size, last, size), last]:
+            start = rows[-1][0] if rows else 0
+            returns = [found for steps, found in self._ended if start < steps <= end]
+            rows.append((end, len(returns), sum(returns) / len(returns) if returns else None))
+        return {"env_steps": last, "rows": rows, "compile_s": 0.0, "programs": 0, "mode": "eager"}
