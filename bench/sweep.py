@@ -184,11 +184,15 @@ def doubtful(records: Sequence[Record]) -> str:
     }
     if not reasons:
         return ""
-    name, why = next(iter(reasons.items()))
+    (name, why), n_points = next(iter(reasons.items())), len({*map(name_of, records)})
     advice = "measure again on an idle machine (`python -m bench doctor`)"
+<<<<<<< HEAD
     return (
         f"unreliable times: {len(reasons)} of {len({*map(name_of, records)})} points, such as {name}: {why}; {advice}"
     )
+=======
+    return f"unreliable times: {len(reasons)} of {n_points} points, such as {name}: {why}; {advice}"
+>>>>>>> main
 
 
 def _show(records: list[Record]) -> None:

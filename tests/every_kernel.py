@@ -19,8 +19,8 @@ from typing import Any
 
 from bench.static.probe import PROGRAMS
 from tests.support import SCENARIOS, TAG_CONFIGS
+from tests.training.builders import CLASSIC, PPO, make_run
 from tests.training.builders import RUNS as TRAINING_RUNS
-from tests.training.builders import make_run
 from warpdrive_min import BACKENDS
 from warpdrive_min.envs import ENVS
 
@@ -107,16 +107,17 @@ def main(backend: str, *names: str) -> None:
 
 
 def fused(backend: str) -> None:
-    """Launch Triton's kernels, alone and in training."""
+    """Launch Triton's kernels, alone, and all in training."""
     if BACKENDS[backend].device.type != "cuda":
         return
     from tests.training.triton_kernels import launch_all  # needs Triton
 
     with BACKENDS[backend].device:
         launch_all(more=True)
-    for name in TRAINING_RUNS:
+    two_layers = "cartpole", CLASSIC, {"shared": {**PPO, "model": {"fc_dims": [8, 8]}}}
+    for run in (*TRAINING_RUNS, two_layers):
         with tempfile.TemporaryDirectory() as folder:
-            make_run(name, backend, trainer={"mode": "eager"}, basedir=folder).train(2)
+            make_run(run, backend, trainer={"mode": "eager"}, basedir=folder).train(2)
 
 
 def exact(backend: str) -> None:

@@ -23,7 +23,7 @@ from bench.show import documents, plots
 from bench.show.views.run_charts import training_chart
 from bench.workloads.cases import jobs
 from bench.workloads.shared import training_point
-from tests.bench.builders import bench, case, in_this_process, record, timed
+from tests.bench.builders import bench, case, in_this_process, point, record, timed
 
 
 @pytest.mark.parametrize("backend", ["host", pytest.param("pycuda", marks=pytest.mark.gpu)])
@@ -260,7 +260,7 @@ def test_run_of_another_preset_is_not_resumed(tmp_path):
 )
 def test_doubtful_points_are_named(changes, says):
     """Points with an unsettled warm-up or a busy host are marked."""
-    assert re.search(says, sweep.doubtful([record(), record(**changes)]))
+    assert re.search(says, sweep.doubtful([record(point=point("cpu", 7)), record(**changes)]))
 
 
 @pytest.mark.parametrize(

@@ -3,31 +3,47 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
 
 import pytest
 import torch
 
-from tests.training.builders import need_interpreter
+from tests.support import BACKENDS
 from warpdrive_min.training.algorithms.optimiser import FlatAdam
 from warpdrive_min.training.paths import available
+from warpdrive_min.training.paths.fused import adam as adam_on_gpu
 
 MAX_NORM = 0.3
-ON_GPU = [pytest.param((way, "cuda"), marks=pytest.mark.gpu) for way in ("torch", "Triton")]
+ON_GPU = [pytest.param((way, "cuda"), marks=pytest.mark.gpu) for way in ("torch", "CUDA C")]
 
 
-@pytest.fixture(params=[("C++", "cpu"), ("torch", "cpu"), ("Triton", "cpu"), *ON_GPU], ids=" on ".join, autouse=True)
+class ByFibres:
+    """Program that runs on a CPU, as `CudaProgram` does on a GPU."""
+
+    def __init__(self, source, constants) -> None:
+        self._kernels, self._threads = BACKENDS["host"].compile(source, constants), constants["THREADS"]
+
+    def launch(self, name, grid, **arguments) -> None:
+        """Run a kernel."""
+        kernel = self._kernels[name]
+        given = [arguments[each.name] for each in kernel.parameters]
+        kernel.prepare(
+            [each.view(-1) if isinstance(each, torch.Tensor) else each for each in given], grid[0], self._threads
+        )()
+
+    def load(self) -> None:
+        """Do nothing; the constructor compiles."""
+
+
+@pytest.fixture(params=[("C++", "cpu"), ("torch", "cpu"), ("CUDA C", "cpu"), *ON_GPU], ids=" on ".join, autouse=True)
 def device(request, monkeypatch):
     """Yield a device for each implementation of the step."""
     way, here = request.param
-    if way == "Triton" and importlib.util.find_spec("triton") is None:
-        pytest.skip("Triton is not installed")
-    if way == "Triton" and here == "cpu":
-        need_interpreter()
+    if way == "CUDA C" and here == "cpu":
+        monkeypatch.setattr(adam_on_gpu, "CudaProgram", ByFibres)
     if way != "C++":
-        reason = None if way == "Triton" else "needs a GPU"
+        reason = None if way == "CUDA C" else "needs a GPU"
         monkeypatch.setattr(available, "why_no_cpp", lambda: "needs a C++ compiler")
-        monkeypatch.setattr(available, "why_no_triton", lambda device: reason)
+        monkeypatch.setattr(available, "why_no_cuda_c", lambda device: reason)
     with torch.device(here) as found:
         yield found
 
@@ -130,7 +146,7 @@ def test_long_vectors_take_the_same_steps(device, monkeypatch):
     generator, n = torch.Generator(device).manual_seed(0), 1_200_001
     if device.type == "cpu":
         n //= 16
-        monkeypatch.setattr("warpdrive_min.training.paths.fused.adam.MOST_PROGRAMS", 64)
+        monkeypatch.setattr("warpdrive_min.training.paths.fused.adam.MOST_BLOCKS", 64)
     start = torch.randn(n, generator=generator)
     parameter, want = torch.nn.Parameter(start.clone()), torch.nn.Parameter(start.double())
     adam, plain = FlatAdam([parameter], torch.tensor(1e-2), MAX_NORM), torch.optim.Adam([want], lr=1e-2)

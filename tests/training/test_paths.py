@@ -30,14 +30,38 @@ NEEDS = {
     ),
     ("network", 2): (Facts(is_exact=True), [{"is_exact": False}]),
     ("acting", 0): (
+        ON_GPU,
+        [
+            {"is_population": True},
+            *TRITON,
+            {"precision": "bf16"},
+            {"own_columns": 3},
+            {"is_box": True},
+            LAYERS,
+            {"network": WIDE},
+        ],
+    ),
+    ("acting", 1): (
         Facts(network=WIDE),
         [{"device": "cuda"}, {"precision": "bf16"}, {"is_exact": True}, {"is_population": True}, LAYERS],
     ),
     ("learning", 0): (
         ON_GPU,
-        [{"has_critic": True}, *TRITON, LAYERS, {"is_box": True}, {"network": LARGE}],
+        [
+            {"has_critic": True},
+            *TRITON,
+            {"precision": "bf16"},
+            {"own_columns": 3},
+            {"is_box": True},
+            LAYERS,
+            {"network": WIDE},
+        ],
     ),
     ("learning", 1): (
+        ON_GPU,
+        [{"has_critic": True}, *TRITON, LAYERS, {"is_box": True}, {"network": LARGE}],
+    ),
+    ("learning", 2): (
         Facts(network=WIDE),
         [
             {"has_critic": True},
@@ -48,7 +72,7 @@ NEEDS = {
             {"network": WIDE._replace(hidden=(4,))},
         ],
     ),
-    ("learning", 2): (
+    ("learning", 3): (
         Facts(is_exact=True, network=NARROW),
         [
             {"is_exact": False},
@@ -58,8 +82,8 @@ NEEDS = {
             {"n_other_parameters": 2},
         ],
     ),
-    ("learning", 3): (ON_GPU, [*FUSED, {"is_population": True}]),
-    ("learning", 4): (Facts(is_exact=True), [{"is_exact": False}]),
+    ("learning", 4): (ON_GPU, [*FUSED, {"is_population": True}]),
+    ("learning", 5): (Facts(is_exact=True), [{"is_exact": False}]),
     ("minibatch rows", 0): (ON_GPU, [*FUSED]),
     ("Adam", 0): (ON_GPU, [*TRITON]),
     ("Adam", 1): (Facts(), [{"is_exact": True}, {"device": "cuda"}, {"is_population": True}]),
@@ -152,6 +176,7 @@ def _all_installed(monkeypatch):
     """Make everything available but the device."""
     reasons = {"cuda": None, "cpu": "needs a GPU"}
     monkeypatch.setattr(available, "why_no_triton", reasons.__getitem__)
+    monkeypatch.setattr(available, "why_no_cuda_c", reasons.__getitem__)
     monkeypatch.setattr(available, "why_no_cpp", lambda: None)
 
 

@@ -22,7 +22,6 @@ from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.config import Precision
 from warpdrive_min.training.paths.fused import (
     activations,
-    adam,
     learning,
     loss,
     narrow,
@@ -102,10 +101,6 @@ def launch_all(*, more: bool) -> None:
     named = activations.in_kernels("tanh", "tf32", torch.device("cuda"))
     seen = shared.SharedRows(torch.zeros(ROWS, 1, 6), AGENTS, 3)
     shared.outputs(seen, torch.zeros(ROWS, 1, 64), (w1, *others), named, "tf32")
-    vectors = {name: torch.zeros(3_000) for name in ("parameters", "gradient", "exp_avg", "exp_avg_sq")}
-    numbers = {name: torch.zeros(()) for name in ("step", "norm", "n_skipped", "lr")}
-    settings = {"max_norm": 0.5, "eps": 1e-8, "almost_zero": 1e-6, "betas": (0.9, 0.999)}
-    adam.adam(**vectors, **numbers, skip=torch.zeros((), dtype=torch.bool), **settings)()
     for is_placing in (False, True):
         rows.move(torch.zeros(4, 3, 71), torch.zeros(4, 8, 71), torch.arange(3), is_placing=is_placing)
 

@@ -14,6 +14,7 @@
 // is one; IS_TANH; TF32.
 #pragma once
 
+#include "matrix_units.cuh"
 #include "units.cuh"
 
 struct WD_ALIGN(8) wd_pair {
@@ -32,45 +33,6 @@ constexpr int WD_TILES_LAST = wd_tiles(WD_LAST_HIDDEN);
 constexpr int WD_FIRST_FLOATS = wd_layer_floats(N_SEEN, HIDDEN1);
 constexpr int WD_SECOND_FLOATS = HIDDEN2 ? wd_layer_floats(HIDDEN1, HIDDEN2) : 0;
 constexpr int WD_AT_ONCE = HIDDEN1 <= 64 ? 2 : 1;  // tiles of 16 rows whose first layer fits into the registers
-
-#if defined(__CUDACC__)
-
-// sum += left * right, of tiles of 16 x 8 and 8 x 8, in the order of the unit's registers.
-WD_FN void wd_multiply_tf32(float (&sum)[4], const unsigned (&left)[4], const unsigned (&right)[2]) {
-  float to[4];
-  asm volatile(
-      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%11,%12,%13};"
-      : "=f"(to[0]), "=f"(to[1]), "=f"(to[2]), "=f"(to[3])
-      : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "r"(right[0]), "r"(right[1]), "f"(sum[0]), "f"(sum[1]),
-        "f"(sum[2]), "f"(sum[3]));
-#pragma unroll
-  for (int i = 0; i < 4; ++i) sum[i] = to[i];
-}
-
-// 2^x and 1 / x, within 2 ulp, where they are no smaller than normal floats.
-WD_FN float wd_power_of_two(float x) {
-  asm("ex2.approx.ftz.f32 %0, %0;" : "+f"(x));
-  return x;
-}
-
-WD_FN float wd_reciprocal(float x) {
-  asm("rcp.approx.ftz.f32 %0, %0;" : "+f"(x));
-  return x;
-}
-
-// tanh x within 2^-11 of it: the error of a factor in TF32.
-WD_FN float wd_rough_tanh(float x) {
-  asm("tanh.approx.f32 %0, %0;" : "+f"(x));
-  return x;
-}
-
-#endif
-
-// The first 11 bits of a number, and the rest.
-WD_FN void wd_cut(const float x, unsigned& high, unsigned& low) {
-  high = wd_bits(x) & 0xFFFFE000u;
-  low = wd_bits(x - wd_float(high));
-}
 
 // A sum of products in two independent parts: products of first bits, and the others.
 struct wd_sum {
@@ -94,12 +56,6 @@ WD_FN void wd_multiply(wd_sum& sum, const float (&left)[4], const wd_pair right)
   wd_multiply_tf32(sum.low, low, right_high);
   wd_multiply_tf32(sum.high, high, right_high);
   wd_multiply_tf32(sum.low, high, right_low);
-}
-
-WD_FN float wd_activated(const float x) {
-  if (!IS_TANH) return x < 0.f ? 0.f : x;
-  if (TF32) return wd_rough_tanh(x);
-  return fmaf(-2.f, wd_reciprocal(1.f + wd_power_of_two(2.88539008f * x)), 1.f);  // tanh x within 2e-7, by e^(2 x)
 }
 
 WD_FN void wd_activate(float (&tile)[4], const wd_sum& sum) {

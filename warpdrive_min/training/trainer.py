@@ -330,7 +330,7 @@ class Trainer(Run):
         self._evaluator = evaluation.Evaluator(wrapper, self.policy_map, self.layout, as_graph=as_graph)
 
     def _rehearse(self) -> None:
-        """Launch the Triton kernels of learning and acting, for `ahead.compiled`.
+        """Launch the kernels of learning and acting, for `ahead.compiled`.
 
         The slowest are first.
         """
@@ -339,7 +339,7 @@ class Trainer(Run):
                 if group.exact is None and group.memory is None and group.buffer is not None:
                     if (rehearse := getattr(group.algorithm, "rehearse", None)) is not None:
                         rehearse(group.buffer)
-                    group.acting.act(group.buffer.seen(group.buffer.observations[0]))
+                    group.rehearse()
 
     def _prepare_launches(self) -> None:
         """Prepare launches of the first iteration.

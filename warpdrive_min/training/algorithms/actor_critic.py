@@ -137,7 +137,7 @@ class ActorCriticAlgorithm:
         """True if a kernel gathers rows."""
         evaluate = group.choose("acting", facts).path.build if self.critic is None else None
         self._evaluation = None if evaluate is None else evaluate(self.model.as_network(), of_value=True)
-        """CPU evaluation of values; None: the model."""
+        """Evaluation of values by a kernel; None: the model."""
         learning = group.choose("learning", facts)
         self._is_fused = learning.path is LOSS_KERNEL
         """True if the loss is a kernel."""
@@ -306,7 +306,7 @@ class ActorCriticAlgorithm:
         """Launch the kernels of gradients, values and steps, for `ahead.compiled`."""
         if self._learning is not None and self.weights is None and not self._normalises_otherwise:
             self._learning.find(fused_loss.Rows(_numbers(self._minibatch(0)), self._values_of_rows))
-        if self._evaluation is None and self.critic is None:
+        if self.critic is None:
             self.compute_values(buffer)
         self.optimiser.rehearse()
 

@@ -199,6 +199,11 @@ class PolicyGroup:
         self._update_memory(t)
         self.actions.write_outputs(self.arrays, self._head(t, observations), mask, log_std)
 
+    def rehearse(self) -> None:
+        """Launch the kernels of acting, for `ahead.compiled`."""
+        assert self.buffer is not None
+        self._head(0, self.buffer.observations[0])
+
     def _head(self, t: int, observations: torch.Tensor) -> torch.Tensor:
         """Return the head for a step's stored observations; enqueues."""
         if self.buffer is not None and self.buffer.passes is not None:

@@ -1,11 +1,12 @@
-"""Concurrent compilation of Triton's kernels, before their first launch."""
+"""Concurrent compilation of kernels, before their first launch."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import cached_property
 from typing import Any, Final
 
 import torch
@@ -13,7 +14,6 @@ import torch
 from warpdrive_min.backends.cache import report
 from warpdrive_min.collector import collection_paused
 from warpdrive_min.training.paths import early
-from warpdrive_min.training.paths.available import missing_for_triton
 from warpdrive_min.training.paths.triton.launch import rehearsal
 
 PATIENCE_S: Final = 1.0
@@ -32,17 +32,11 @@ def compiled(device: torch.device, rehearse: Callable[[], None]) -> Iterator[Cal
         device: GPU that loads them; on another device, nothing is done.
         rehearse: Function that launches kernels by `launch`; none runs, so outputs stay unset.
     """
-    if device.type != "cuda" or missing_for_triton():
+    if device.type != "cuda":
         yield lambda: False
         return
-    early.wait()
-    import triton
-
-    if not hasattr(triton, "AsyncCompileMode"):  # older releases: the first launches compile
-        yield lambda: False
-        return
-    with collection_paused(), Compilers(device) as compilers, triton.AsyncCompileMode(compilers):
-        with rehearsal(), torch.no_grad():
+    with collection_paused(), Compilers(device) as compilers:
+        with rehearsal(compilers), torch.no_grad():
             rehearse()
         yield compilers.are_busy
         compilers.finish()
@@ -58,11 +52,37 @@ class Compilers(ThreadPoolExecutor):
         super().__init__(min(WORKERS, os.cpu_count() or 1))
         self._device = device
         self._kernels: list[Future[Any]] = []
+        self._modes = ExitStack()
+
+    def __exit__(self, *error: Any) -> None:
+        self._modes.close()
+        super().__exit__(*error)
+
+    @cached_property
+    def _can_compile_triton(self) -> bool:
+        early.wait()
+        import triton
+
+        is_possible = hasattr(triton, "AsyncCompileMode")  # else, in older releases, the first launches compile
+        if is_possible:
+            self._modes.enter_context(triton.AsyncCompileMode(self))
+        return is_possible
+
+    def prepare_triton(self) -> bool:
+        """Make Triton compile in these threads; False if it cannot.
+
+        Programs in CUDA C do not wait for its import.
+        """
+        return self._can_compile_triton
 
     def submit(self, compile_: Callable[[], Any], /, *_: Any, **__: Any) -> Future[Any]:
         """Compile a kernel and load it; its launcher is built by a C compiler."""
         self._kernels.append(super().submit(self._loaded, compile_))
         return self._kernels[-1]
+
+    def run(self, load: Callable[[], object]) -> None:
+        """Compile and load a CUDA C program."""
+        self._kernels.append(super().submit(load))
 
     def _loaded(self, compile_: Callable[[], Any]) -> Any:
         kernel = compile_()

@@ -9,11 +9,15 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+import torch
+
 from warpdrive_min.backends import get
 from warpdrive_min.backends.cache import why_not_writable
+from warpdrive_min.backends.cuda_c import GPU_COMPILER_INSTALL, gpu_compiler
 from warpdrive_min.training.paths.facts import Facts, rule
 
 NEEDS_TRITON: Final = "a GPU, Triton and a C compiler"
+NEEDS_CUDA_C: Final = "a GPU of compute capability 8.0 or newer, and NVRTC or nvcc"
 
 
 @cache
@@ -48,6 +52,17 @@ def missing_for_triton() -> str:
 
 
 @cache
+def why_no_cuda_c(device: str) -> str | None:
+    """Return the reason kernels in CUDA C cannot learn on a device type, or None."""
+    if device != "cuda":
+        return f"needs {NEEDS_CUDA_C} (got {device})"
+    if gpu_compiler() is None:
+        return f"needs {NEEDS_CUDA_C} (got no compiler: {GPU_COMPILER_INSTALL})"
+    capability = torch.cuda.get_device_capability()
+    return None if capability >= (8, 0) else f"needs {NEEDS_CUDA_C} (got {capability[0]}.{capability[1]})"
+
+
+@cache
 def why_no_cpp() -> str | None:
     """Return the reason kernels in C++ cannot be built, or None."""
     host = get("host").availability()
@@ -58,6 +73,12 @@ def why_no_cpp() -> str | None:
 def triton(facts: Facts) -> str | None:
     """Refuse devices without Triton."""
     return why_no_triton(facts.device)
+
+
+@rule(NEEDS_CUDA_C)
+def cuda_c(facts: Facts) -> str | None:
+    """Refuse devices without TF32 or a compiler for them."""
+    return why_no_cuda_c(facts.device)
 
 
 @rule("a CPU and a C++ compiler")

@@ -9,14 +9,15 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from warpdrive_min.training.paths.available import cpp, triton
+from warpdrive_min.training.paths.available import cpp, cuda_c, triton
 from warpdrive_min.training.paths.exact import learning as exact_learning
 from warpdrive_min.training.paths.facts import Facts, Rule, first_reason, rule, two_layers, where
-from warpdrive_min.training.paths.fused import adam, cpu, kept, learning, narrow, wide
+from warpdrive_min.training.paths.fused import adam, cpu, kept, learning, matrix_units, narrow, wide
 
 if TYPE_CHECKING:
     from warpdrive_min.training.paths.exact.exact import Exact
     from warpdrive_min.training.paths.fused.loss import Learned, Learning
+    from warpdrive_min.training.paths.fused.network import Network
 
 
 @dataclass(frozen=True)
@@ -235,10 +236,19 @@ class Update(NamedTuple):
     exact: Exact | None
 
 
+def _network(update: Update) -> Network:
+    model = update.model
+    network: Network = (model.as_first_network if update.facts.is_population else model.as_network)()
+    return network
+
+
+def _in_cuda_c(update: Update) -> Learning:
+    return matrix_units.Learning(_network(update), update.learned, precision=update.facts.precision)
+
+
 def _in_triton(update: Update) -> Learning:
-    facts, model = update.facts, update.model
-    network = (model.as_first_network if facts.is_population else model.as_network)()
-    return learning.Learning(network, update.learned, precision=facts.precision, own_columns=facts.own_columns)
+    given: dict[str, Any] = {"precision": update.facts.precision, "own_columns": update.facts.own_columns}
+    return learning.Learning(_network(update), update.learned, **given)
 
 
 def _in_cpp(update: Update) -> Learning:
@@ -252,6 +262,8 @@ def _exactly(update: Update) -> Learning:
     return exact_learning.ExactLearning(update.exact, *layers, update.learned, at_once=update.at_once)
 
 
+IN_CUDA_C: Final = (NOT_EXACT, cuda_c, NOT_BF16, OWN_ROWS, DISCRETE, two_layers, matrix_units.fits)
+"""Rules of the kernels in CUDA C for small networks."""
 ON_CHIP: Final = (learning.is_narrow, learning.first_layer_stays)
 LOSS_KERNEL: Final = Path("kernel of the loss, in Triton", (*IN_TRITON, ALONE))
 EXACT_KERNELS: Final = Path("kernels of exact training", (EXACT,))
@@ -261,7 +273,11 @@ PATHS: Final[dict[str, tuple[Path, ...]]] = {
     "observations": (Path("one row for all agents", SHARED), Path("a row for each agent")),
     "steps": (Path("into the rollout", DIRECT), Path("copied to the rollout")),
     "rollout": (Path("one launch", ONE_LAUNCH), Path("step by step")),
-    "acting": (Path("kernel in C++", IN_CPP, cpu.Evaluation), Path("the network itself")),
+    "acting": (
+        Path("kernel in CUDA C", (ALONE, *IN_CUDA_C), matrix_units.Evaluation),
+        Path("kernel in C++", IN_CPP, cpu.Evaluation),
+        Path("the network itself"),
+    ),
     "network": (
         Path("kernel for narrow networks", (*IN_TRITON, two_layers, narrow.fits), narrow.narrow),
         Path("kernel for wide networks", (*IN_TRITON, ALONE, two_layers, wide.fits), wide.wide),
@@ -274,6 +290,7 @@ PATHS: Final[dict[str, tuple[Path, ...]]] = {
         Path("not kept"),
     ),
     "learning": (
+        Path("one pass, in CUDA C", (NO_CRITIC, *IN_CUDA_C), _in_cuda_c),
         Path("one pass, in Triton", (NO_CRITIC, NOT_EXACT, triton, two_layers, *ON_CHIP), _in_triton),
         Path("one pass, in C++", (NO_CRITIC, *IN_CPP), _in_cpp),
         Path("one pass, exactly", (EXACT, NO_CRITIC, ALONE, ALL_ROWS, exact_learning.fits), _exactly),
@@ -283,7 +300,7 @@ PATHS: Final[dict[str, tuple[Path, ...]]] = {
     ),
     "minibatch rows": (Path("kernel in Triton", IN_TRITON), TORCH),
     "Adam": (
-        Path("kernels in Triton", (NOT_EXACT, triton), adam.adam),
+        Path("kernels in CUDA C", (NOT_EXACT, cuda_c), adam.adam),
         Path("kernel in C++", (NOT_EXACT, cpp, ALONE), cpu.adam),
         EXACT_KERNELS,
         TORCH,

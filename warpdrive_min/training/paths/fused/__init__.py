@@ -1,1 +1,1 @@
-"""Kernels of networks, losses and Adam, in Triton and in C++."""
+"""Kernels of networks, losses and Adam, in CUDA C, Triton and C++."""

@@ -1,4 +1,4 @@
-"""Adam on a GPU in two kernels per step.
+"""Adam on a GPU in two kernels per step, in CUDA C.
 
 Torch needs a dozen launches, which take longer than learning from a small minibatch.
 """
@@ -10,18 +10,20 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from warpdrive_min.training.paths.triton.launch import launch
-from warpdrive_min.training.paths.triton.sizes import power_of_two
+from warpdrive_min.backends.cuda_program import CudaProgram
+from warpdrive_min.function_manager import KERNELS
+from warpdrive_min.training.paths.triton.launch import compiled_ahead
 
 if TYPE_CHECKING:
     from warpdrive_min.backends.base import Launch
 
 Tensor = torch.Tensor
 
-LEAST: Final = 1_024
-"""Smallest block of parameters of a program."""
-MOST_PROGRAMS: Final = 1_024
-"""Largest number of programs; each reads the partial sums of all."""
+THREADS: Final = 256
+PARAMETERS: Final = 1_024
+"""Parameters of a block, if there are few."""
+MOST_BLOCKS: Final = 1_024
+"""Largest number of blocks of a vector; each reads the partial sums of all."""
 
 
 def adam(
@@ -44,30 +46,41 @@ def adam(
 
     Arguments are its tensors and numbers.
     """
-    from warpdrive_min.training.paths.triton import adam_kernels
-
     n_vectors = step.numel()
     n = parameters.numel() // n_vectors
-    block = power_of_two(-(-n // MOST_PROGRAMS), LEAST)
-    n_programs = -(-n // block)
-    partial = torch.empty(n_vectors, n_programs + 1, device=parameters.device, dtype=torch.float32)
-    vectors, numbers = (parameters, gradient, exp_avg, exp_avg_sq), (step, norm, n_skipped, lr, skip)
-    norms = max_norm if isinstance(max_norm, Tensor) else None
-    constants = {
-        "MAX_NORM": 0.0 if isinstance(max_norm, Tensor) else max_norm,
-        "EPS": eps,
-        "ALMOST_ZERO": almost_zero,
-        "BETA1": betas[0],
-        "BETA2": betas[1],
-        "LOG_BETA1": math.log(betas[0]),
-        "LOG_BETA2": math.log(betas[1]),
-        "PARTS": power_of_two(n_programs),
-        "BLOCK": block,
-    }
+    n_blocks = min(-(-n // PARAMETERS), MOST_BLOCKS)
+    constants = {"N_BLOCKS": n_blocks, "THREADS": THREADS, "N_AGENTS": 1, "ENVS_PER_BLOCK": 1, "BLOCKS_PER_ENV": 1}
+    program = CudaProgram(KERNELS / "adam.cu", {**constants, "EXACT": False})
+    partial = torch.zeros(n_vectors, n_blocks + 1, device=parameters.device, dtype=torch.float32)
+    limits = max_norm if isinstance(max_norm, Tensor) else torch.full_like(lr, max_norm)
+    grid = (n_blocks * n_vectors, 1, 1)
 
     def take_step() -> None:
-        grid = (n_programs, n_vectors)
-        launch(adam_kernels.add_squares, grid)(gradient, step, partial, n, BLOCK=block)
-        launch(adam_kernels.take_step, grid)(*vectors, *numbers, norms, partial, n, **constants)
+        if compiled_ahead(program.load):
+            return
+        program.launch("add_squares", grid, gradient=gradient, step=step, partial=partial, n=n)
+        program.launch(
+            "take_step",
+            grid,
+            parameters=parameters,
+            gradient=gradient,
+            exp_avg=exp_avg,
+            exp_avg_sq=exp_avg_sq,
+            step=step,
+            norm=norm,
+            n_skipped=n_skipped,
+            lr=lr,
+            skip=skip,
+            max_norm=limits,
+            partial=partial,
+            n=n,
+            eps=eps,
+            almost_zero=almost_zero,
+            rest1=1 - betas[0],
+            beta2=betas[1],
+            rest2=1 - betas[1],
+            log_beta1=math.log(betas[0]),
+            log_beta2=math.log(betas[1]),
+        )
 
     return take_step

@@ -1,0 +1,430 @@
+// A2C's and PPO's loss of a minibatch and its gradients, on matrix units, in one pass over the rows.
+//
+// A warp keeps its sums of all gradients in registers; at the end the block's warps add theirs. With R, T and tiles as in
+// `perceptron_tiles.cuh`, and z for units before their activation, a warp computes
+//   h1 (R) -> h2 (R) -> outputs (R) -> loss, a lane a row -> d_z2 (R) -> d_z1 (T) -> d_w1
+//   h1 (T) is computed again from x; d_z2 (T) from the loss; only h2 is transposed, through shared memory -> d_w2, d_w3
+//
+// Constants that come before this header: those of `perceptron_tiles.cuh`; N_AGENTS; SIZES, choices of each type; MASKED;
+// IS_CLIPPED, PPO's loss, else A2C's; VALUE_CLIPPED and VALUE_CLIP. Separate networks have sizes in common.
+#pragma once
+
+#include "perceptron_tiles.cuh"
+
+constexpr int N_TERMS = 5;
+
+// Numbers of a row besides x, each in an array of ROWS.
+constexpr int LOG_PROB = 0, ADVANTAGE = ROWS, RETURN = 2 * ROWS, OLD_VALUE = 3 * ROWS, WEIGHT = 4 * ROWS, ACTIONS = 5 * ROWS;
+
+// Sums of a lane, in the order in which warps add them.
+constexpr int R_W2 = 0, R_W1 = R_W2 + U1 * U2 / 32, R_W3 = R_W1 + U1 * KF / 4, R_B2 = R_W3 + U2 * TO / 4;
+constexpr int R_B3 = R_B2 + T2, R_TERMS = R_B3 + 2 * TO, R_ALL = R_TERMS + N_TERMS;
+constexpr int LOOP_FLOATS = AT_WARPS + WARPS * WARP_FLOATS, HALF = (WARPS + 1) / 2;
+constexpr int ADD_FLOATS = HALF * R_ALL * LANES;
+constexpr int SHARED_FLOATS = LOOP_FLOATS > ADD_FLOATS ? LOOP_FLOATS : ADD_FLOATS;
+
+struct Places {  // first number of each layer in the vector of parameters
+  int w1, b1, w2, b2, w3, b3, v3, c3;
+};
+
+constexpr float LOWEST = -3.402823466e38f;
+
+struct Rollout {
+  const float *observations, *log_probs, *returns, *advantages, *old_values, *weights;
+  const int *actions, *masks, *indices;
+  float* values;  // gets the values of rows, unless null
+  int n_rows;
+  bool is_taken;  // advantages are those of the minibatch
+
+  WD_METHOD int within(const int row) const { return row < n_rows ? row : n_rows - 1; }
+  WD_METHOD long long source(const int row) const {  // row of the rollout
+    return indices ? static_cast<long long>(indices[row / N_AGENTS]) * N_AGENTS + row % N_AGENTS : row;
+  }
+};
+
+struct Rule {
+  float vf_loss_coeff, entropy_coeff, clip_param;
+};
+
+// ---- loss
+
+WD_FN float exponential(const float x) { return TF32 ? wd_power_of_two(1.44269504f * x) : expf(x); }
+WD_FN float logarithm(const float x) { return TF32 ? 0.693147181f * wd_log2(x) : logf(x); }
+WD_FN float excess(const float x) {  // e^x - 1 - x, without cancellation near 0
+  const float series = 1.f + x * (1.f / 5) * (1.f + x * (1.f / 6) * (1.f + x * (1.f / 7) * (1.f + x * (1.f / 8))));
+  const float near = 0.5f * x * x * (1.f + x * (1.f / 3) * (1.f + x * (1.f / 4) * series));
+  return fabsf(x) < 0.5f ? near : exponential(x) - 1.f - x;
+}
+
+// Returns the value's term, and its derivative.
+WD_FN float loss_of_value(const float value, const float target, const float old, float& d_value) {
+  const float error = value - target;
+  d_value = 2.f * error;
+  if (!VALUE_CLIPPED) return error * error;
+  const float move = value - old, other = old + wd_clip(move, -VALUE_CLIP, VALUE_CLIP) - target;
+  if (!(other * other > error * error)) return error * error;
+  d_value = fabsf(move) <= VALUE_CLIP ? 2.f * other : 0.f;
+  return other * other;
+}
+
+WD_FN int size_of(const int type) { return N_TYPES == 1 ? N_OUTPUTS : SIZES[type]; }
+
+#define EACH_TYPE _Pragma("unroll (N_OUTPUTS <= 8 ? N_TYPES : 1)")
+#define EACH_CHOICE _Pragma("unroll (N_OUTPUTS <= 8 ? N_OUTPUTS : 1)")
+
+// Loss of a row of the minibatch. Replaces its outputs, without their biases, by the derivatives with respect to them, and
+// adds to the sums of terms: policy, value, entropy, KL and whether the ratio is clipped.
+WD_FN void loss(const Part part, const Rollout& rollout, const Rule& rule, const int row, float* const outputs,
+                const float* const biases, const float* const numbers, float* const terms) {
+  const bool is_row = row < rollout.n_rows;
+  const float weight = !is_row ? 0.f : rollout.weights ? numbers[WEIGHT] : 1.f;
+  const float target = numbers[RETURN];
+  float out[8 * TO];
+#pragma unroll
+  for (int k = 0; k < 8 * TO; k += 4) {
+    const float4 four = wd_load<float4>(outputs + k);
+    out[k] = four.x, out[k + 1] = four.y, out[k + 2] = four.z, out[k + 3] = four.w;
+  }
+  float value = numbers[OLD_VALUE], d_value = 0.f;
+  if (part.has_value) {
+    const int column = part.value_column();
+    value = (part.has_policy ? out[N_OUTPUTS % (8 * TO)] : out[0]) + biases[column];
+    terms[1] += weight * loss_of_value(value, target, numbers[OLD_VALUE], d_value);
+    d_value *= weight * rule.vf_loss_coeff;
+    if (rollout.values && is_row) rollout.values[rollout.source(row)] = value;
+  }
+  float d[8 * TO];
+#pragma unroll
+  for (int k = 0; k < 8 * TO; ++k) d[k] = 0.f;
+  if (part.has_policy) {
+    const int* const mask = MASKED ? rollout.masks + rollout.source(rollout.within(row)) * N_OUTPUTS : nullptr;
+    const auto is_allowed = [&](const int k) { return !MASKED || mask[k]; };
+    float p[N_OUTPUTS], entropies[N_TYPES], log_prob = 0.f, entropy = 0.f;
+    int end = 0;
+    EACH_TYPE for (int type = 0; type < N_TYPES; ++type) {
+      const int first = end, action = first + static_cast<int>(wd_bits(numbers[ACTIONS + ROWS * type]));
+      end += size_of(type);
+      const auto is_own = [&](const int k) { return N_TYPES == 1 || (k >= first && k < end); };
+      float top = LOWEST, norm = 0.f, sum = 0.f;
+      EACH_CHOICE for (int k = 0; k < N_OUTPUTS; ++k)
+        if (is_own(k)) {
+          out[k] += biases[k];
+          if (is_allowed(k)) top = fmaxf(top, out[k]);
+        }
+      EACH_CHOICE for (int k = 0; k < N_OUTPUTS; ++k)
+        if (is_own(k)) {
+          out[k] -= top;
+          p[k] = is_allowed(k) ? exponential(out[k]) : 0.f;
+          norm += p[k];
+        }
+      const bool is_free = !MASKED || norm != 0.f;  // a type whose choices are all forbidden contributes nothing
+      const float over = is_free ? wd_reciprocal(norm) : 0.f, log_norm = is_free ? logarithm(norm) : 0.f;
+      EACH_CHOICE for (int k = 0; k < N_OUTPUTS; ++k)
+        if (is_own(k)) {
+          p[k] *= over;
+          out[k] = is_free && is_allowed(k) ? out[k] - log_norm : 0.f;
+          sum += p[k] * out[k];
+          log_prob += k == action ? out[k] : 0.f;
+        }
+      entropies[type] = -sum;
+      entropy -= sum;
+    }
+    const float advantage = rollout.advantages ? numbers[ADVANTAGE] : target - value;
+    const float log_ratio = log_prob - numbers[LOG_PROB], kl = excess(log_ratio), clip = rule.clip_param;
+    float policy = -log_prob * advantage, d_log_prob = -advantage;
+    if (IS_CLIPPED) {
+      const float ratio = exponential(log_ratio), gain = ratio * advantage;
+      const float clipped = wd_clip(ratio, 1.f - clip, 1.f + clip) * advantage;
+      policy = clipped < gain ? -clipped : -gain;
+      d_log_prob = clipped < gain ? 0.f : -gain;
+    }
+    terms[0] += policy * weight;
+    terms[2] += entropy * weight;
+    terms[3] += kl * weight;
+    terms[4] += fabsf(kl + log_ratio) > clip ? weight : 0.f;
+    end = 0;
+    EACH_TYPE for (int type = 0; type < N_TYPES; ++type) {
+      const int first = end, action = first + static_cast<int>(wd_bits(numbers[ACTIONS + ROWS * type]));
+      end += size_of(type);
+      EACH_CHOICE for (int k = 0; k < N_OUTPUTS; ++k)
+        if (N_TYPES == 1 || (k >= first && k < end)) {
+          const float of_policy = d_log_prob * ((k == action ? 1.f : 0.f) - p[k]);
+          const float of_entropy = rule.entropy_coeff * p[k] * (out[k] + entropies[type]);
+          d[k] = is_allowed(k) ? weight * (of_policy + of_entropy) : 0.f;
+        }
+    }
+    if (part.has_value) d[N_OUTPUTS % (8 * TO)] = d_value;
+  } else {
+    d[0] = d_value;
+  }
+#pragma unroll
+  for (int k = 0; k < 8 * TO; k += 4) wd_store<float4>(outputs + k, make_float4(d[k], d[k + 1], d[k + 2], d[k + 3]));
+}
+
+// ---- weights and rows
+
+// Starts the copies of a tile's rows: two lanes a row.
+WD_FN void begin_copies(const Part part, float* const mine, const int stage, const Rollout& rollout, const int row,
+                        const long long source, const int lane) {
+  const int half = lane / ROWS;
+  float* const x = mine + OF_X + stage * ROWS * SX + lane % ROWS * SX;
+  float* const numbers = mine + OF_NUMBERS + stage * N_NUMBERS + lane % ROWS;
+  const float* const from = rollout.observations + source * N_SEEN;
+  constexpr int STEP = N_SEEN % 4 ? 1 : 4;  // rows of 16 bytes are aligned
+#pragma unroll
+  for (int k = 0; k < N_SEEN; k += 2 * STEP)
+    if (const int at = k + STEP * half; at < N_SEEN) {
+      if (STEP == 4)
+        wd_copy16(x + at, from + at);
+      else
+        wd_copy4(x + at, from + at);
+    }
+  if (half == 0) {
+    if (part.has_policy) {
+      wd_copy4(numbers + LOG_PROB, rollout.log_probs + source);
+#pragma unroll 1
+      for (int type = 0; type < N_TYPES; ++type)
+        wd_copy4(numbers + ACTIONS + ROWS * type, rollout.actions + source * N_TYPES + type);
+    }
+    if (rollout.weights) wd_copy4(numbers + WEIGHT, rollout.weights + row / N_AGENTS);
+  } else {
+    const bool needs_value = part.has_policy && !rollout.advantages;  // returns - value
+    if (part.has_policy && rollout.advantages)
+      wd_copy4(numbers + ADVANTAGE, rollout.advantages + (rollout.is_taken ? row : source));
+    if (part.has_value || needs_value) wd_copy4(numbers + RETURN, rollout.returns + source);
+    if ((part.has_value && VALUE_CLIPPED) || (!part.has_value && needs_value))
+      wd_copy4(numbers + OLD_VALUE, rollout.old_values + source);
+  }
+}
+
+// ---- one network
+
+// Writes a block's sums at their places: gradients, and the terms behind all `n_parameters`.
+WD_FN void store_sums(const Part part, const float* const shared, const Places at, float* const to, const int n_parameters) {
+  const auto of_warps = [&](const int k, const int lane) {
+    float sum = 0.f;
+    for (int warp = 0; warp < HALF; ++warp) sum += shared[(warp * R_ALL + k) * LANES + lane];
+    return sum;
+  };
+  // A tile's sum: row and column of the product whose first sum is `k`.
+  const auto of_tile = [&](const int k, const int row, const int column) {
+    return of_warps(k + row / 8 * 2 + column % 2, row % 8 * 4 + column / 2);
+  };
+  const auto of_lanes = [&](const int k, const int first, const int step, const int n) {
+    float sum = 0.f;
+    for (int m = 0; m < n; ++m) sum += of_warps(k, first + m * step);
+    return sum;
+  };
+  const int me = threadIdx.x;
+  constexpr int BY = WARPS * LANES;
+#pragma unroll 1
+  for (int n = me; n < HIDDEN2 * HIDDEN1; n += BY) {
+    const int unit = n / HIDDEN1, from = n % HIDDEN1;
+    to[at.w2 + n] = of_tile(R_W2 + (unit / 16 * T1 + from / 8) * 4, unit % 16, from % 8);
+  }
+#pragma unroll 1
+  for (int n = me; n < HIDDEN1 * (N_SEEN + 1); n += BY) {
+    const int unit = n / (N_SEEN + 1), k = n % (N_SEEN + 1);
+    to[k == N_SEEN ? at.b1 + unit : at.w1 + unit * N_SEEN + k] =
+        of_tile(R_W1 + (unit / 16 * KF + k / 8) * 4, unit % 16, k % 8);
+  }
+#pragma unroll 1
+  for (int n = me; n < part.n_columns() * HIDDEN2; n += BY) {
+    const int out = n / HIDDEN2, unit = n % HIDDEN2;
+    const bool is_value = part.has_value && out == part.value_column();
+    to[is_value ? at.v3 + unit : at.w3 + n] = of_tile(R_W3 + (unit / 16 * TO + out / 8) * 4, unit % 16, out % 8);
+  }
+#pragma unroll 1
+  for (int n = me; n < HIDDEN2; n += BY) to[at.b2 + n] = of_lanes(R_B2 + n / 8, n % 8 * 4, 1, 4);
+#pragma unroll 1
+  for (int n = me; n < part.n_columns(); n += BY)
+    to[part.has_value && n == part.value_column() ? at.c3 : at.b3 + n] = of_lanes(R_B3 + n / 4, n % 4, 4, 8);
+#pragma unroll 1
+  for (int n = me; n < N_TERMS; n += BY)
+    if (n == 1 ? part.has_value : part.has_policy) to[n_parameters + n] = of_lanes(R_TERMS + n, 0, 1, ROWS);
+}
+
+// A network's gradients and terms over this block's rows; overwrites `shared`.
+WD_FN void learn_network(const Part part, float* const shared, const float* const parameters, const Places at,
+                         const Rollout& rollout, const Rule& rule, float* const to, const int n_parameters) {
+  const int lane = threadIdx.x % LANES, warp = threadIdx.x / LANES, g = lane / 4, t = lane % 4;
+  __syncthreads();
+  const auto from = [&](const int first) { return parameters + first; };
+  load_weights(part, shared, {from(at.w1), from(at.b1), from(at.w2), from(at.b2),  //
+                              from(at.w3), from(at.b3), from(at.v3), from(at.c3)});
+  float* const mine = shared + AT_WARPS + warp * WARP_FLOATS;
+#pragma unroll 1
+  for (int n = lane; n < 2 * ROWS * SX; n += LANES) mine[OF_X + n] = n % SX == N_SEEN ? 1.f : 0.f;  // 1: biases
+  __syncthreads();
+
+  float sums[R_ALL];  // a lane's part of all sums over rows
+#pragma unroll
+  for (int k = 0; k < R_ALL; ++k) sums[k] = 0.f;
+
+  const int n_tiles = (rollout.n_rows + ROWS - 1) / ROWS, by = gridDim.x * WARPS;
+  int tile = warp * gridDim.x + blockIdx.x;
+  const auto row_of = [&](const int of_tile) { return rollout.within(of_tile * ROWS + lane % ROWS); };
+  long long next = 0;
+  if (tile < n_tiles) {
+    begin_copies(part, mine, 0, rollout, row_of(tile), rollout.source(row_of(tile)), lane);
+    if (tile + by < n_tiles) next = rollout.source(row_of(tile + by));
+  }
+  wd_end_copies();
+  int stage = 0;
+#pragma unroll 1
+  for (; tile < n_tiles; tile += by, stage ^= 1) {
+    if (tile + by < n_tiles) begin_copies(part, mine, stage ^ 1, rollout, row_of(tile + by), next, lane);
+    wd_end_copies();
+    if (tile + 2 * by < n_tiles) next = rollout.source(row_of(tile + 2 * by));
+    wd_await_all_but_last();
+    __syncwarp();
+    const float* const x = mine + OF_X + stage * ROWS * SX;
+    float* const outputs = mine + OF_OUT;
+
+    float z[T2][4];
+    forward(shared, x, outputs, mine, lane, z);
+    __syncwarp();
+    if (lane < ROWS)  // a lane a row
+      loss(part, rollout, rule, tile * ROWS + lane, outputs + lane * SO, shared + AT_B3,
+           mine + OF_NUMBERS + stage * N_NUMBERS + lane, sums + R_TERMS);
+    __syncwarp();
+
+    float d_out[TO][4];
+#pragma unroll
+    for (int o = 0; o < TO; ++o) {
+      const float* const upper = outputs + g * SO + 8 * o + t;
+      d_out[o][0] = upper[0], d_out[o][1] = upper[8 * SO], d_out[o][2] = upper[4], d_out[o][3] = upper[8 * SO + 4];
+      sums[R_B3 + 2 * o] += d_out[o][0] + d_out[o][1], sums[R_B3 + 2 * o + 1] += d_out[o][2] + d_out[o][3];
+    }
+#pragma unroll
+    for (int n = 0; n < T2; ++n) {  // from here on z is the gradient before the activation, in order R
+      float d_h2[4];
+      zero(d_h2);
+#pragma unroll
+      for (int o = 0; o < TO; ++o) {
+        const float4 w = wd_load<float4>(shared + AT_W3R + (o * (T2 / 2) + n / 2) * 128 + 4 * lane);
+        const Left a = left(d_out[o][0], d_out[o][1], d_out[o][2], d_out[o][3]);
+        multiply(d_h2, a, n % 2 ? right(w.z, w.w) : right(w.x, w.y));
+      }
+#pragma unroll
+      for (int e = 0; e < 4; ++e) z[n][e] = d_h2[e] * slope(z[n][e]);
+    }
+    float h1[T1 / 2][2][4];  // in order T: 16 units of both tiles of 8 rows
+#pragma unroll
+    for (int i = 0; i < T1 / 2; ++i) {  // layer 1
+      float d_z1[2][4];
+      zero(d_z1[0]), zero(d_z1[1]);
+#pragma unroll
+      for (int k = 0; k < T2; ++k) {
+        const Left a = left(wd_load<float4>(shared + AT_W2B + (i * T2 + k) * 128 + 4 * lane));
+        multiply(d_z1[0], a, right(z[k][0], z[k][1]));
+        multiply(d_z1[1], a, right(z[k][2], z[k][3]));
+      }
+      Left a[2];
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        zero(h1[i][r]);
+#pragma unroll
+        for (int k = 0; k < KF; ++k) {
+          const float* const row = x + (g + 8 * r) * SX + 8 * k + t;
+          const Left w = left(wd_load<float4>(shared + AT_W1T + (i * KF + k) * 128 + 4 * lane));
+          multiply(h1[i][r], w, right(row[0], row[4]));
+        }
+        activate(h1[i][r]);
+#pragma unroll
+        for (int e = 0; e < 4; ++e) d_z1[r][e] *= slope(h1[i][r][e]);
+        a[r] = left(d_z1[r]);
+      }
+#pragma unroll
+      for (int k = 0; k < KF; ++k) {
+        const float* const row = x + 2 * t * SX + 8 * k + g;
+        accumulate(sums + R_W1 + (i * KF + k) * 4, a, right(row[0], row[SX]), right(row[8 * SX], row[9 * SX]));
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < T2 / 2; ++j) {  // layers 2 and 3, by units of layer 2
+      const float* const even = mine + swizzled(2 * t, 2 * g) + 32 * j;
+      const float* const odd = mine + (swizzled(2 * t, 2 * g) ^ 16) + 32 * j;
+      const float2 both[4] = {wd_load<float2>(even), wd_load<float2>(odd + 2 * U2), wd_load<float2>(odd),
+                              wd_load<float2>(even + 2 * U2)};
+      Left a[2], c[2];
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        float h2[4], d_z2[4];
+        zero(d_z2);
+#pragma unroll
+        for (int o = 0; o < TO; ++o) {
+          const Left w = left(wd_load<float4>(shared + AT_W3T + (o * (T2 / 2) + j) * 128 + 4 * lane));
+          multiply(d_z2, w, right(d_out[o][r], d_out[o][r + 2]));
+        }
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          h2[e] = r ? both[e].y : both[e].x;
+          d_z2[e] *= slope(h2[e]);
+        }
+        sums[R_B2 + 2 * j] += d_z2[0] + d_z2[1], sums[R_B2 + 2 * j + 1] += d_z2[2] + d_z2[3];
+        c[r] = left(h2);
+        a[r] = left(d_z2);
+      }
+#pragma unroll
+      for (int o = 0; o < TO; ++o) {
+        const float* const row = outputs + 2 * t * SO + 8 * o + g;
+        accumulate(sums + R_W3 + (j * TO + o) * 4, c, right(row[0], row[SO]), right(row[8 * SO], row[9 * SO]));
+      }
+#pragma unroll
+      for (int n = 0; n < T1; ++n) {
+        const int m = 2 * (n % 2);
+        const float(&one)[4] = h1[n / 2][0], (&other)[4] = h1[n / 2][1];
+        accumulate(sums + R_W2 + (j * T1 + n) * 4, a, right(one[m], one[m + 1]), right(other[m], other[m + 1]));
+      }
+    }
+    __syncwarp();  // h2, outputs and this stage are overwritten next
+  }
+
+  // Each warp of the first half adds the sums of one of the second; `store_sums` adds those of all in the first half.
+  __syncthreads();
+  float* const of_both = shared + warp % HALF * R_ALL * LANES + lane;
+  if (warp >= HALF) {
+#pragma unroll
+    for (int k = 0; k < R_ALL; ++k) of_both[k * LANES] = sums[k];
+  }
+  __syncthreads();
+  if (warp < HALF) {
+#pragma unroll
+    for (int k = 0; k < R_ALL; ++k) of_both[k * LANES] = warp + HALF < WARPS ? sums[k] + of_both[k * LANES] : sums[k];
+  }
+  __syncthreads();
+  store_sums(part, shared, at, to, n_parameters);
+}
+
+// A block's row of `partial`: gradients at their places, then the terms. Blocks (x, member, z): with separate networks and
+// a grid of two along z, a block has one network, else both.
+WD_FN void learn_part(float* const shared, const float* const parameters, const int* const places, const Rollout& rollout,
+                      const Rule& rule, float* const to, const int n_parameters) {
+#pragma unroll 1
+  for (int network = IS_SHARED ? 1 : blockIdx.z; network < 2; network += gridDim.z) {  // the value's network is first
+    const int* const of = places + 8 * network;
+    const Places at = {of[0], of[1], of[2], of[3], of[4], of[5], of[6], of[7]};
+    const Part part = {IS_SHARED || network == 1, IS_SHARED || network == 0};
+    learn_network(part, shared, parameters, at, rollout, rule, to, n_parameters);
+  }
+}
+
+// Adds the blocks' rows of `partial` in order, divides by `total`, and writes a member's gradient and terms.
+constexpr int COLUMNS = 32, GROUPS = WARPS;
+WD_FN void add_rows(float (*const shared)[COLUMNS], const float* const partial, const int n_rows, const int n_parameters,
+                    const float total, float* const gradient, float* const terms) {
+  const int n_columns = n_parameters + N_TERMS, lane = threadIdx.x % COLUMNS, group = threadIdx.x / COLUMNS;
+  const int column = blockIdx.x * COLUMNS + lane;
+  float sum = 0.f;
+  if (column < n_columns)
+    for (int row = group; row < n_rows; row += GROUPS) sum += partial[static_cast<long long>(row) * n_columns + column];
+  shared[group][lane] = sum;
+  __syncthreads();
+  if (group > 0 || column >= n_columns) return;
+  for (int k = 1; k < GROUPS; ++k) sum += shared[k][lane];
+  if (column < n_parameters)
+    gradient[column] = sum / total;
+  else
+    terms[(column - n_parameters) * static_cast<int>(gridDim.y) + blockIdx.y] = sum / total;
+}

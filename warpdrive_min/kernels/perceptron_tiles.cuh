@@ -1,0 +1,237 @@
+// Networks with two hidden layers on matrix units: their layout in shared memory, products, and the forward pass.
+//
+// A warp takes 16 rows at a time through everything. Warps share only the weights, so there is no barrier of the block.
+//
+// A tile of 16 x 8 numbers has four in each lane, 4 g + t: those of rows g and g + 8 in columns 2 t and 2 t + 1. Two orders
+// are used, R (rows of a tile are rows, columns are units) and T (rows are units). A tile in order R is used unchanged as
+// the next layer's left factor, or as the right factor of a product in order T. A tile in order T is used unchanged as the
+// left or right factor of a gradient of weights, a sum over rows. For the order of a sum's terms is free: the unit takes a
+// lane's columns 2 t and 2 t + 1 for columns t and t + 4. Weights lie in shared memory in the order of the lanes.
+//
+// Constants that come before this header: N_SEEN; HIDDEN1, HIDDEN2; N_OUTPUTS; IS_SHARED, if the value is a further output
+// on the same hidden layers; IS_TANH; TF32; WARPS of a block; LEARNS, if the pass goes back too; if so, N_TYPES of actions.
+#pragma once
+
+#include "matrix_units.cuh"
+
+WD_FN constexpr int wd_up(const int n, const int by) { return (n + by - 1) / by * by; }
+
+// Units rounded up to 16; tiles of 8 units, of 8 features (and 1, with the biases as weights), and of 8 outputs.
+constexpr int U1 = wd_up(HIDDEN1, 16), U2 = wd_up(HIDDEN2, 16), T1 = U1 / 8, T2 = U2 / 8, KF = wd_up(N_SEEN + 1, 8) / 8;
+constexpr int TO = wd_up(N_OUTPUTS + IS_SHARED, 8) / 8;
+constexpr int LANES = 32, ROWS = 16;
+constexpr int SX = 8 * KF + 4, SO = 8 * TO + 4;  // floats of a row of x and of outputs: no two lanes in one bank
+constexpr int N_NUMBERS = LEARNS ? (5 + N_TYPES) * ROWS : 0;  // besides x
+
+// Where a block's weights lie in shared memory, in floats: R and T as above, F forward, B backward.
+constexpr int OF_W1 = U1 * 8 * KF, OF_W2 = U1 * U2, OF_W3 = 8 * TO * U2;
+constexpr int AT_W1R = 0, AT_W2F = AT_W1R + OF_W1, AT_W3F = AT_W2F + OF_W2, AT_B2 = AT_W3F + OF_W3, AT_B3 = AT_B2 + T2 * 16;
+constexpr int AT_W1T = AT_B3 + 8 * TO, AT_W2B = AT_W1T + OF_W1, AT_W3R = AT_W2B + OF_W2, AT_W3T = AT_W3R + OF_W3;
+constexpr int AT_WARPS = LEARNS ? AT_W3T + OF_W3 : AT_W1T;
+// What a warp has behind them: h2 and numbers of rows if it learns, two stages of x, outputs.
+constexpr int OF_X = LEARNS ? ROWS * U2 : 0, OF_NUMBERS = OF_X + 2 * ROWS * SX, OF_OUT = OF_NUMBERS + 2 * N_NUMBERS;
+constexpr int WARP_FLOATS = OF_OUT + ROWS * SO;
+
+struct Layers {  // the value's output is `v3` and `c3`
+  const float *w1, *b1, *w2, *b2, *w3, *b3, *v3, *c3;
+};
+
+struct Part {  // what a network computes
+  bool has_policy, has_value;
+
+  WD_METHOD int value_column() const { return has_policy ? N_OUTPUTS : 0; }
+  WD_METHOD int n_columns() const { return (has_policy ? N_OUTPUTS : 0) + (has_value ? 1 : 0); }
+};
+
+#if defined(__CUDACC__)
+
+// Asynchronous copies to shared memory, in groups.
+WD_FN void wd_copy4(float* const to, const void* const from) {
+  const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(to));
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(at), "l"(from) : "memory");
+}
+WD_FN void wd_copy16(float* const to, const void* const from) {
+  const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(to));
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from) : "memory");
+}
+WD_FN void wd_end_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+WD_FN void wd_await_all_but_last() { asm volatile("cp.async.wait_group 1;" ::: "memory"); }
+
+#endif
+
+// ---- products
+
+// Left factor, 16 x 8, and right factor, 8 x 8: the first bits of each number, and the rest.
+struct Left {
+  unsigned high[4], low[4];
+};
+struct Right {
+  unsigned high[2], low[2];
+};
+WD_FN void cut(const float x, unsigned& high, unsigned& low) {
+  high = wd_bits(x), low = 0u;
+  if (!TF32) wd_cut(x, high, low);  // in TF32 the unit leaves the rest out itself
+}
+WD_FN Left left(const float a, const float b, const float c, const float d) {
+  Left all;
+  cut(a, all.high[0], all.low[0]), cut(b, all.high[1], all.low[1]);
+  cut(c, all.high[2], all.low[2]), cut(d, all.high[3], all.low[3]);
+  return all;
+}
+WD_FN Left left(const float (&tile)[4]) { return left(tile[0], tile[2], tile[1], tile[3]); }
+WD_FN Left left(const float4 x) { return left(x.x, x.y, x.z, x.w); }
+WD_FN Right right(const float a, const float b) {
+  Right all;
+  cut(a, all.high[0], all.low[0]), cut(b, all.high[1], all.low[1]);
+  return all;
+}
+WD_FN void multiply(float* const sum, const Left& a, const Right& b) {
+  if (TF32)
+    wd_multiply_tf32(sum, a.high, b.high);
+  else
+    wd_multiply_parts(sum, a.high, a.low, b.high, b.low);
+}
+WD_FN void zero(float (&tile)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) tile[i] = 0.f;
+}
+// As `multiply` of two tiles of rows, to a sum over thousands of rows. The unit cuts sums off instead of rounding them, so
+// for float32 it adds only 16 rows.
+WD_FN void accumulate(float* const sum, const Left (&a)[2], const Right& b0, const Right& b1) {
+  if (TF32) {
+    multiply(sum, a[0], b0);
+    multiply(sum, a[1], b1);
+    return;
+  }
+  float some[4];
+  zero(some);
+  multiply(some, a[0], b0);
+  multiply(some, a[1], b1);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) sum[i] += some[i];
+}
+WD_FN void activate(float (&tile)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) tile[i] = wd_activated(tile[i]);
+}
+WD_FN float slope(const float y) { return IS_TANH ? fmaf(-y, y, 1.f) : y <= 0.f ? 0.f : 1.f; }
+WD_FN float factor(const float x) { return TF32 ? wd_round_tf32(x) : x; }
+
+// Place of a lane's tile of h2 in shared memory, (8, U2, 2): pairs of rows g and g + 8 lie side by side, and blocks of 8
+// floats are exchanged by rows, so that neither stores of R (16 bytes) nor loads of T (8 bytes) meet in a bank.
+WD_FN int swizzled(const int row, const int first) { return row * 2 * U2 + (first ^ 8 * ((row >> 1) ^ (row & 1) * 2)); }
+
+// Fills the block's weights. Columns of outputs are the choices, then the value.
+WD_FN void load_weights(const Part part, float* const shared, const Layers& of) {
+  const int me = threadIdx.x;
+  constexpr int BY = WARPS * LANES;
+  const auto w1 = [&](const int unit, const int k) {
+    if (unit >= HIDDEN1 || k > N_SEEN) return 0.f;
+    return factor(k == N_SEEN ? of.b1[unit] : of.w1[unit * N_SEEN + k]);
+  };
+  const auto w2 = [&](const int to, const int from) {
+    return to < HIDDEN2 && from < HIDDEN1 ? factor(of.w2[to * HIDDEN1 + from]) : 0.f;
+  };
+  const auto w3 = [&](const int out, const int unit) {
+    if (unit >= HIDDEN2) return 0.f;
+    if (part.has_policy && out < N_OUTPUTS) return factor(of.w3[out * HIDDEN2 + unit]);
+    return part.has_value && out == part.value_column() ? factor(of.v3[unit]) : 0.f;
+  };
+  const auto put = [&](const int to, const float a, const float b, const float c, const float d) {
+    wd_store<float4>(shared + to, make_float4(a, b, c, d));
+  };
+#pragma unroll 1
+  for (int n = me; n < U1 * 2 * KF; n += BY) {  // four numbers each
+    const int lane = n % 32, g = lane / 4, t = lane % 4, k = n / 32 % KF * 8 + t, unit = n / 32 / KF * 16 + g;
+    const float a = w1(unit, k), b = w1(unit, k + 4), c = w1(unit + 8, k), d = w1(unit + 8, k + 4);
+    put(AT_W1R + 4 * n, a, b, c, d);
+    if (LEARNS) put(AT_W1T + 4 * n, a, c, b, d);
+  }
+#pragma unroll 4
+  for (int n = me; n < U1 * U2 / 4; n += BY) {
+    const int lane = n % 32, g = lane / 4, t = lane % 4;
+    const int to = n / 32 / (T1 / 2) * 8 + g, from = n / 32 % (T1 / 2) * 16 + 2 * t;
+    put(AT_W2F + 4 * n, w2(to, from), w2(to, from + 1), w2(to, from + 8), w2(to, from + 9));
+    const int unit1 = n / 32 / T2 * 16 + g, unit2 = n / 32 % T2 * 8 + 2 * t;
+    if (LEARNS)
+      put(AT_W2B + 4 * n, w2(unit2, unit1), w2(unit2, unit1 + 8), w2(unit2 + 1, unit1), w2(unit2 + 1, unit1 + 8));
+  }
+#pragma unroll 1
+  for (int n = me; n < 2 * TO * U2; n += BY) {
+    const int lane = n % 32, g = lane / 4, t = lane % 4, unit = n / 32 % (T2 / 2) * 16, out = n / 32 / (T2 / 2) * 8;
+    const int from = unit + 2 * t, to = unit + g;
+    const float a = w3(out + t, to), b = w3(out + t + 4, to), c = w3(out + t, to + 8), d = w3(out + t + 4, to + 8);
+    put(AT_W3F + 4 * n, w3(out + g, from), w3(out + g, from + 1), w3(out + g, from + 8), w3(out + g, from + 9));
+    if (LEARNS) put(AT_W3R + 4 * n, a, b, c, d), put(AT_W3T + 4 * n, a, c, b, d);
+  }
+#pragma unroll 1
+  for (int n = me; n < T2 * 4; n += BY) {
+    const int unit = n / 4 * 8 + n % 4 * 2;
+    const float x = unit < HIDDEN2 ? of.b2[unit] : 0.f, y = unit + 1 < HIDDEN2 ? of.b2[unit + 1] : 0.f;
+    put(AT_B2 + 4 * n, x, y, x, y);
+  }
+#pragma unroll 1
+  for (int n = me; n < 8 * TO; n += BY)
+    shared[AT_B3 + n] = part.has_policy && n < N_OUTPUTS             ? of.b3[n]
+                        : part.has_value && n == part.value_column() ? *of.c3
+                                                                     : 0.f;
+}
+
+// Passes 16 rows forward: units of the second layer into `z`, and if it learns transposed into `h2`; outputs, without their
+// biases, into rows of SO.
+WD_FN void forward(const float* const shared, const float* const x, float* const outputs, float* const h2, const int lane,
+                   float (&z)[T2][4]) {
+  const int g = lane / 4, t = lane % 4;
+  float h1[T1][4];
+#pragma unroll
+  for (int i = 0; i < T1 / 2; ++i) {
+    zero(h1[2 * i]), zero(h1[2 * i + 1]);
+#pragma unroll
+    for (int k = 0; k < KF; ++k) {
+      const float4 w = wd_load<float4>(shared + AT_W1R + (i * KF + k) * 128 + 4 * lane);
+      const float* const upper = x + g * SX + 8 * k + t;
+      const float* const lower = upper + 8 * SX;
+      const Left a = left(upper[0], lower[0], upper[4], lower[4]);
+      multiply(h1[2 * i], a, right(w.x, w.y));
+      multiply(h1[2 * i + 1], a, right(w.z, w.w));
+    }
+    activate(h1[2 * i]), activate(h1[2 * i + 1]);
+  }
+#pragma unroll
+  for (int n = 0; n < T2; ++n) {
+    const float4 b = wd_load<float4>(shared + AT_B2 + (4 * n + t) * 4);
+    z[n][0] = b.x, z[n][1] = b.y, z[n][2] = b.z, z[n][3] = b.w;
+  }
+#pragma unroll
+  for (int q = 0; q < T1 / 2; ++q) {
+    const Left a0 = left(h1[2 * q]), a1 = left(h1[2 * q + 1]);
+#pragma unroll
+    for (int n = 0; n < T2; ++n) {
+      const float4 w = wd_load<float4>(shared + AT_W2F + (n * (T1 / 2) + q) * 128 + 4 * lane);
+      multiply(z[n], a0, right(w.x, w.y));
+      multiply(z[n], a1, right(w.z, w.w));
+    }
+  }
+  float out[TO][2][4];
+#pragma unroll
+  for (int o = 0; o < TO; ++o) zero(out[o][0]), zero(out[o][1]);
+#pragma unroll
+  for (int n = 0; n < T2; ++n) {
+    activate(z[n]);
+    const Left a = left(z[n]);
+#pragma unroll
+    for (int o = 0; o < TO; ++o) {
+      const float4 w = wd_load<float4>(shared + AT_W3F + (o * (T2 / 2) + n / 2) * 128 + 4 * lane);
+      multiply(out[o][n % 2], a, n % 2 ? right(w.z, w.w) : right(w.x, w.y));
+    }
+    const float4 both = make_float4(z[n][0], z[n][2], z[n][1], z[n][3]);  // of rows g and g + 8
+    if (LEARNS) wd_store<float4>(h2 + (swizzled(g, 4 * t) ^ 16 * (n % 2)) + n / 2 * 32, both);
+  }
+#pragma unroll
+  for (int o = 0; o < TO; ++o) {
+    float* const upper = outputs + g * SO + 8 * o + 2 * t;
+    const float(&one)[4] = out[o][0], (&other)[4] = out[o][1];
+    wd_store<float2>(upper, make_float2(one[0] + other[0], one[1] + other[1]));
+    wd_store<float2>(upper + 8 * SO, make_float2(one[2] + other[2], one[3] + other[3]));
+  }
+}

@@ -1,0 +1,271 @@
+"""Small networks in CUDA C on a GPU's matrix units.
+
+They are evaluated, and learn by A2C and PPO in one pass. A warp takes 16 rows through forward pass, loss and backward
+pass, and keeps the sums of all gradients in registers; see `kernels/perceptron_tiles.cuh` and `kernels/learn.cuh`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
+
+import torch
+
+from warpdrive_min.backends.cuda_program import CudaProgram, most_shared_bytes
+from warpdrive_min.function_manager import KERNELS
+from warpdrive_min.training.config import present
+from warpdrive_min.training.paths.facts import Facts, rule
+from warpdrive_min.training.paths.fused.loss import N_TERMS, Learned, LossRule, Rows
+from warpdrive_min.training.paths.fused.network import Network, offset_of
+from warpdrive_min.training.paths.triton.launch import compiled_ahead
+
+if TYPE_CHECKING:
+    from warpdrive_min.backends.base import Constant
+    from warpdrive_min.training.actions import ActionSpace
+    from warpdrive_min.training.config import Precision
+
+Tensor = torch.Tensor
+
+WIDEST: Final = 64
+"""Largest number of units of a hidden layer."""
+MOST_SUMS: Final = 192
+"""Most sums of a lane, of its 255 registers; those of 64 and 64 units with up to 15 features are 191.
+
+With more, values spill to memory, and Triton's pass is as fast.
+"""
+WARPS: Final = 8
+ROWS: Final = 16
+"""Rows that a warp takes at a time."""
+LEAST_ROWS: Final = 32
+"""Fewest rows of a block; more blocks use more multiprocessors."""
+COLUMNS: Final = 32
+"""Entries of the gradient that a block adds up."""
+BLOCKS_PER_PROCESSOR: Final = 2
+"""Blocks of an evaluation per multiprocessor."""
+ROWS_APART: Final = 65_536
+"""Rows of a minibatch up to which separate networks learn in blocks of their own."""
+
+
+class Sizes(NamedTuple):
+    """Sizes of a policy with two hidden layers, and its memory on the chip."""
+
+    n_features: int
+    n_first: int
+    n_second: int
+    n_outputs: int
+    n_types: int
+    is_shared: bool
+
+    @property
+    def n_sums(self) -> int:
+        """Sums over rows that each lane of a warp keeps in registers."""
+        first, second, features, outputs = self._tiles
+        return 2 * first * second + 2 * first * features + 2 * second * outputs + second + 2 * outputs + N_TERMS
+
+    def n_bytes(self, *, learns: bool) -> int:
+        """Return the shared memory of a block, bytes; the kernels check it."""
+        first, second, features, outputs = self._tiles
+        weights, rows = 64 * first * (features + second), 2 * ROWS * (8 * features + 4) + ROWS * (8 * outputs + 4)
+        if not learns:
+            return 4 * (weights + 64 * second * outputs + 16 * second + 8 * outputs + WARPS * rows)
+        weights = 2 * weights + 192 * second * outputs + 16 * second + 8 * outputs
+        in_loop = weights + WARPS * (8 * ROWS * second + 2 * ROWS * (5 + self.n_types) + rows)
+        return 4 * max(in_loop, (WARPS + 1) // 2 * self.n_sums * 32)
+
+    def constants(self, *, learns: bool, is_tanh: bool, is_tf32: bool) -> dict[str, Constant]:
+        """Return the constants of `perceptron_tiles.cuh` and `core.cuh`."""
+        return {
+            "N_SEEN": self.n_features,
+            "HIDDEN1": self.n_first,
+            "HIDDEN2": self.n_second,
+            "N_OUTPUTS": self.n_outputs,
+            "N_TYPES": self.n_types,
+            "IS_SHARED": self.is_shared,
+            "IS_TANH": is_tanh,
+            "TF32": is_tf32,
+            "LEARNS": learns,
+            "WARPS": WARPS,
+            "SHARED_BYTES": self.n_bytes(learns=learns),
+            "N_AGENTS": 1,
+            "THREADS": 32 * WARPS,
+            "ENVS_PER_BLOCK": 1,
+            "BLOCKS_PER_ENV": 1,
+            "EXACT": False,
+        }
+
+    @property
+    def _tiles(self) -> tuple[int, int, int, int]:
+        """Tiles of 8 units, in pairs, of features and of outputs."""
+        first, second = (2 * -(-n // 16) for n in (self.n_first, self.n_second))
+        return first, second, -(-(self.n_features + 1) // 8), -(-(self.n_outputs + self.is_shared) // 8)
+
+
+@rule(
+    f"up to {WIDEST} units, weights that fit into shared memory, and gradients into registers: with {WIDEST} and "
+    f"{WIDEST} units up to 15 features and 8 outputs, the value among them if layers are shared"
+)
+def fits(facts: Facts) -> str | None:
+    """Refuse layers that do not fit on the chip."""
+    layers = facts.layers
+    if max(layers.hidden) > WIDEST:
+        return f"needs up to {WIDEST} units (got {layers})"
+    first, second = layers.hidden
+    sizes = Sizes(layers.n_features, first, second, layers.n_outputs, facts.n_types, layers.is_shared)
+    if sizes.n_sums > MOST_SUMS:
+        return f"needs at most {MOST_SUMS} sums of gradients in a thread (got {sizes.n_sums} for {layers})"
+    if sizes.n_bytes(learns=True) > (room := _shared_bytes()):
+        return f"needs {sizes.n_bytes(learns=True):,} bytes of a block's shared memory (the GPU has {room:,})"
+    return None
+
+
+def _shared_bytes() -> int:
+    """Return the most shared memory of a block; without a GPU, an H100's."""
+    return most_shared_bytes() if torch.cuda.is_available() else 227 * 1024
+
+
+def constants(
+    sizes: Sizes, space: ActionSpace, rule: LossRule, *, n_agents: int, is_masked: bool, **given: bool
+) -> dict[str, Constant]:
+    """Return the constants of `learn.cuh`."""
+    return {
+        **sizes.constants(learns=True, **given),
+        "SIZES": list(space.categories),
+        "MASKED": is_masked,
+        "IS_CLIPPED": rule.is_clipped,
+        "VALUE_CLIPPED": rule.value_clip is not None,
+        "VALUE_CLIP": float(rule.value_clip or 0),
+        "N_AGENTS": n_agents,
+    }
+
+
+def places(network: Network, parameters: Tensor) -> list[int]:
+    """Return the first number of each layer among the parameters.
+
+    Layers are w1, b1, w2, b2, w3, b3, v3 and c3 of the value's network, then of the policy's. Shared layers are the
+    policy's.
+    """
+
+    def first(layers: Sequence[Tensor]) -> list[int]:
+        return [offset_of(layer, parameters) for layer in layers]
+
+    return [*first(network.value[:4]), 0, 0, *first(network.value[4:]), *first([*network.policy, *network.value[4:]])]
+
+
+class Evaluation:
+    """Evaluation of the logits or the values of a network."""
+
+    def __init__(self, network: Network, *, of_value: bool = False) -> None:
+        layers = network.value if of_value else network.policy
+        sizes = network.sizes | {"n_outputs": len(layers[4])}
+        self._sizes = Sizes(**sizes, n_types=1, is_shared=False)
+        self._layers = dict(zip(("w1", "b1", "w2", "b2", "w3", "b3"), layers, strict=True))
+        self._is_tanh = network.is_tanh
+        self._programs: dict[bool, CudaProgram] = {}
+        """Programs without and with TF32."""
+
+    def __call__(self, seen: Tensor, out: Tensor) -> None:
+        """Write the outputs for ``seen``, (..., n_features), into ``out``; enqueues.
+
+        Products have the precision of torch's.
+        """
+        is_tf32 = present(seen.device) == "tf32"
+        if is_tf32 not in self._programs:
+            constants = self._sizes.constants(learns=False, is_tanh=self._is_tanh, is_tf32=is_tf32)
+            n_bytes = {"evaluate": self._sizes.n_bytes(learns=False)}
+            self._programs[is_tf32] = CudaProgram(KERNELS / "evaluate.cu", constants, n_bytes)
+        program = self._programs[is_tf32]
+        if compiled_ahead(program.load):
+            return
+        n_rows = seen.shape[:-1].numel()
+        n_blocks = min(-(-n_rows // (ROWS * WARPS)), BLOCKS_PER_PROCESSOR * _processors(seen.device))
+        program.launch("evaluate", (n_blocks, 1, 1), **self._layers, x=seen.contiguous(), out=out, n_rows=n_rows)
+
+
+class Learning:
+    """Loss of A2C and PPO, and its gradients, in one pass on matrix units.
+
+    If parameters have an axis of members, all members of a population are computed together.
+
+    Args:
+        network: Network whose parameters are views of those learned; for a population the first member's.
+        learned: Parameters, rows and loss.
+        precision: Precision of products, "fp32" or "tf32".
+    """
+
+    normalises: ClassVar[bool] = False
+
+    def __init__(self, network: Network, learned: Learned, *, precision: Precision) -> None:
+        parameters, self._gradient, space, rollout, rule, n_rows = learned
+        observations, actions = rollout["observations"], rollout["actions"]
+        assert observations is not None
+        assert actions is not None
+        device, n_agents, (*members, n_parameters) = parameters.device, actions.shape[-2], parameters.shape
+        self._n_members = math.prod(members)
+        self.terms = torch.zeros(N_TERMS, *members, device=device, dtype=torch.float32)
+        self._n_rows = n_rows * n_agents
+        self._total = torch.full((), float(self._n_rows), device=device, dtype=torch.float32)
+        is_shared = network.policy[0] is network.value[0]
+        sizes = Sizes(**network.sizes, n_types=space.n_types, is_shared=is_shared)
+        is_masked = rollout["masks"] is not None
+        given = {"is_tanh": network.is_tanh, "is_tf32": precision == "tf32", "is_masked": is_masked}
+        self._program = CudaProgram(
+            KERNELS / "learn.cu",
+            constants(sizes, space, rule, n_agents=n_agents, **given),
+            {"learn": sizes.n_bytes(learns=True)},
+        )
+        self._advantages = rollout["advantages"]
+        self._is_apart = not is_shared and self._n_rows <= ROWS_APART and self._advantages is not None
+        at_once = _processors(device) // (1 + self._is_apart)
+        self._n_blocks = min(-(-self._n_rows // LEAST_ROWS), -(-at_once // self._n_members))
+        """Blocks of a network, each with its own sums."""
+        self._partial = torch.zeros(
+            self._n_members, self._n_blocks, n_parameters + N_TERMS, device=device, dtype=torch.float32
+        )
+        clip = rule.clip_param
+        self._given: dict[str, Tensor | float | None] = {
+            "parameters": parameters,
+            "places": torch.tensor(places(network, parameters), dtype=torch.int32, device=device),
+            **{name: rollout[name] for name in ("observations", "actions", "log_probs", "returns", "old_values")},
+            "masks": rollout["masks"],
+            "vf_loss_coeff": rule.vf_loss_coeff,
+            "entropy_coeff": rule.entropy_coeff,
+            "clip_param": clip if isinstance(clip, Tensor) else torch.full_like(rule.vf_loss_coeff, clip),
+            "partial": self._partial,
+            "n_rows": self._n_rows,
+            "n_parameters": n_parameters,
+        }
+
+    def find(self, rows: Rows) -> None:
+        """Write the gradient and `terms`, as `loss.Learning.find`; enqueues."""
+        if compiled_ahead(self._program.load):
+            return
+        indices, values, advantages, weights, total = rows
+        is_taken = advantages is not None
+        advantages = advantages if is_taken else self._advantages
+        n_networks = 1 + (self._is_apart and advantages is not None)  # else the policy needs the values first
+        self._program.launch(
+            "learn",
+            (self._n_blocks, self._n_members, n_networks),
+            **self._given,
+            advantages=None if advantages is None else advantages.contiguous(),
+            weights=None if weights is None else weights.contiguous(),
+            indices=None if indices is None else indices.int(),
+            values=values,
+            is_taken=is_taken,
+        )
+        n_columns = self._partial.shape[-1]
+        self._program.launch(
+            "add_up",
+            (-(-n_columns // COLUMNS), self._n_members, 1),
+            partial=self._partial,
+            total=self._total if total is None else total,
+            gradient=self._gradient,
+            terms=self.terms,
+            n_partial=self._n_blocks,
+            n_parameters=n_columns - N_TERMS,
+        )
+
+
+def _processors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count
