@@ -186,13 +186,7 @@ def doubtful(records: Sequence[Record]) -> str:
         return ""
     (name, why), n_points = next(iter(reasons.items())), len({*map(name_of, records)})
     advice = "measure again on an idle machine (`python -m bench doctor`)"
-<<<<<<< HEAD
-    return (
-        f"unreliable times: {len(reasons)} of {len({*map(name_of, records)})} points, such as {name}: {why}; {advice}"
-    )
-=======
     return f"unreliable times: {len(reasons)} of {n_points} points, such as {name}: {why}; {advice}"
->>>>>>> main
 
 
 def _show(records: list[Record]) -> None:
