@@ -134,9 +134,8 @@ def _training(path: str, given: Mapping[str, Any], config: str, *, is_located: b
     env = make_environment(name, settings.env, "debug")
     chosen = settings.trainer.env_backend if is_chosen else first_available(env, "debug")
     backends.get(chosen)
-    located = (
-        {"trainer.mode": "eager"} if is_fused else unfused_settings(settings)
-    )  # a graph copies nothing to the host
+    # A graph copies nothing to the host.
+    located = {"trainer.mode": "eager"} if is_fused else unfused_settings(settings)
     settings = with_settings(settings, {"trainer.env_backend": chosen, **(located if is_located else {})})
     return partial(training_run, name, settings), chosen, settings.trainer.exact
 

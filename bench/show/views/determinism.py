@@ -115,7 +115,7 @@ def _cell(level: str, runs: Runs) -> str:
     equal = list(dict.fromkeys(each.what for each in own if not each.difference))
     texts = [f"{each.what}: {each.difference}" for each in own if each.difference]
     texts += [f"none in {runs[0].point['n_iterations']} iterations ({', '.join(equal)})"] if equal else []
-    return "; ".join(texts) or NOTHING
+    return "; ".join(dict.fromkeys(texts)) or NOTHING
 
 
 def _difference(record: Record) -> str:
