@@ -282,7 +282,7 @@ def launcher_of(kernel: Any, values: Sequence[Any], blocks: int, threads: int) -
     numbers: list[Any] = []
     for kind, value in zip(code.argument_types, values, strict=True):
         code._prepare_args(kind, value, 0, [], numbers)  # noqa: SLF001  (there is no public way)
-    words = [each if hasattr(each, "_type_") else ctypes.c_int64(each) for each in numbers]
+    words = [each if hasattr(each, "_type_") else ctypes.c_int64(int(each)) for each in numbers]
     addresses = (ctypes.c_void_p * len(words))(*map(ctypes.addressof, words))
     function = driver.CUfunction(int(code._codelibrary.get_cufunc().handle))  # noqa: SLF001
     shape = (blocks, 1, 1, threads, 1, 1, 0)
