@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+
 import pytest
 import torch
 
@@ -117,3 +119,21 @@ def test_no_kernel_compiles_after_construction(backend, tmp_path, monkeypatch):
     trainer.evaluate(4)
     trainer.graceful_close()
     assert not compiled
+
+
+def test_threads_load_programs_on_the_gpu_of_the_trainer(monkeypatch):
+    """A new thread begins with the first GPU, also in a rank that has another."""
+    events = []
+
+    @contextmanager
+    def chosen(device):
+        events.append(device)
+        yield
+        events.append("left")
+
+    monkeypatch.setattr(torch.cuda, "device", chosen)
+    gpu = torch.device("cuda", 3)
+    with ahead.Compilers(gpu) as compilers:
+        compilers.run(lambda: events.append("load"))
+        compilers.finish()
+    assert events == [gpu, "load", "left"]

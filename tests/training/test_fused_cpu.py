@@ -126,8 +126,8 @@ def test_bfloat16_and_other_models_are_left_to_torch(factory):
     model = make_model(DISCRETE, fc_dims=(8, 8))
     facts = Facts(network=model.as_layers())
     assert choose("acting", facts).is_fast
-    assert choose("acting", replace(facts, precision="bf16")).why == "this kernel does not compute in bf16"
-    assert choose("acting", replace(facts, device="cuda")).why == "needs a CPU (got cuda)"
+    assert choose("acting", replace(facts, precision="bf16")).why.endswith("this kernel does not compute in bf16")
+    assert "needs a CPU (got cuda)" in choose("acting", replace(facts, device="cuda")).why
     factory.add("own", type("Own", (type(model),), {}))
     config = make_algorithm("A2C", make_batch(DISCRETE, model), model).config.model
     own = create_actor_critic(F, DISCRETE, config.model_copy(update={"type": "own", "fc_dims": (8, 8)}))

@@ -16,6 +16,7 @@ from warpdrive_min import EnvWrapper
 from warpdrive_min.envs import ENVS
 from warpdrive_min.training.config import RunConfig
 from warpdrive_min.training.loop.metrics import Row
+from warpdrive_min.training.ranks import World
 from warpdrive_min.training.trainer import Trainer
 
 from ...core.exclusive import exclusive
@@ -87,13 +88,15 @@ class WatchedTrainer(Trainer):
         if not saves:
             saving |= {"model_params_save_freq": NO_CHECKPOINTS, "keep_best": False}
         config = RunConfig.from_dict({**settings, "saving": saving})
+        n_envs, is_exact = config.trainer.num_envs * (config.population.size or 1), exact or config.trainer.exact
         wrapper = EnvWrapper(
             ENVS[env](**config.env),
-            num_envs=config.trainer.num_envs * (config.population.size or 1),
+            num_envs=n_envs,
             env_backend=config.trainer.env_backend,
             seed=config.trainer.seed or 0,
             auto_reset=True,
-            exact=exact or config.trainer.exact,
+            exact=is_exact,
+            envs_before=World.of().rank * n_envs if is_exact else 0,
         )
         self.rows: list[tuple[float, Row]] = []
         """Rows of metrics, each with its time on the monotonic clock, s."""

@@ -82,12 +82,15 @@ class Compilers(ThreadPoolExecutor):
 
     def run(self, load: Callable[[], object]) -> None:
         """Compile and load a CUDA C program."""
-        self._kernels.append(super().submit(load))
+        self._kernels.append(super().submit(self._on_device, load))
+
+    def _on_device(self, load: Callable[[], object]) -> None:
+        with torch.cuda.device(self._device):  # a new thread begins with the first GPU
+            load()
 
     def _loaded(self, compile_: Callable[[], Any]) -> Any:
         kernel = compile_()
-        with torch.cuda.device(self._device):
-            kernel.run  # noqa: B018  (the property loads it)
+        self._on_device(lambda: kernel.run)  # the property loads it
         return kernel
 
     def are_busy(self) -> bool:
