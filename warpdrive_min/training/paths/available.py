@@ -58,6 +58,8 @@ def why_no_cuda_c(device: str) -> str | None:
         return f"needs {NEEDS_CUDA_C} (got {device})"
     if gpu_compiler() is None:
         return f"needs {NEEDS_CUDA_C} (got no compiler: {GPU_COMPILER_INSTALL})"
+    if not torch.cuda.is_available():
+        return f"needs {NEEDS_CUDA_C} (got no GPU)"
     capability = torch.cuda.get_device_capability()
     return None if capability >= (8, 0) else f"needs {NEEDS_CUDA_C} (got {capability[0]}.{capability[1]})"
 
