@@ -16,9 +16,10 @@ import yaml
 
 from bench import cli
 from bench.board import FEED, INDEX, MOST_ROWS, site
+from bench.core.archive import ARCHIVE, glob_paths
 from bench.core.errors import ShowError
 from bench.core.groups import groups_of
-from bench.core.record import Record, oldest_first, read_all
+from bench.core.record import RESULTS, Record, oldest_first, read_all
 from bench.show.views.history import changes_of, histories
 from tests.bench.builders import bench, point, record
 from tests.browser import WIDTHS, broken_links, look
@@ -110,6 +111,17 @@ def test_planted_step_is_found_at_its_commit(nights: list[Record], files: dict[s
     assert "2 worse" in files[INDEX]
     measured = {each.git["sha"] for each in nights if each.samples_ns and not each.run_id.startswith("night")}
     assert len(measured) == 4, "commits of this repository"
+
+
+def test_measured_step_is_found_at_its_commit() -> None:
+    """Three commits, and three with a planted loop, were measured on one GPU."""
+    measured = read_all(glob_paths(str(RESULTS / ARCHIVE / "nights" / "*.jsonl")))
+    assert len({each.git["sha"] for each in measured}) == 6
+    assert len({each.card for each in measured}) == 1
+    feed = ElementTree.fromstring(site(measured, REPOSITORY)[0][FEED])
+    entries = {each.findtext("atom:title", "", ATOM): each for each in feed.iterfind("atom:entry", ATOM)}
+    assert sorted(entries) == [f"worse: speed -{percent}%, CartPole, env_step" for percent in ("2.9", "5.0")]
+    assert all("commits 84ddc57..e4fc7c9" in each.findtext("atom:summary", "", ATOM) for each in entries.values())
 
 
 def noisy(seed: int, n: int = 60, correlation: float = 0.0, slow: float = 0.0) -> np.ndarray:
