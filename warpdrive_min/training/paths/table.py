@@ -155,8 +155,7 @@ def sees_whole_array(facts: Facts) -> str | None:
 @rule("the environment has [`own_columns`](authoring-advanced.md#observations-that-agents-share)")
 def has_own_columns(facts: Facts) -> str | None:
     """Refuse agents whose rows differ in other columns."""
-    is_none = facts.own_columns is None
-    return "agents' observations differ in more than the column that marks the agent" if is_none else None
+    return "the environment has no own_columns" if facts.own_columns is None else None
 
 
 @rule("the network learns in one pass")
