@@ -79,7 +79,7 @@ def test_published_gates_catch_3_percent_and_pass_the_same(name, n):
 def test_live_gates_were_right(kind, verdict, n_rounds):
     """Each of six gates of a kind, run one after the other on GPUs, is right."""
     folder = RESULTS / ARCHIVE / "comparisons"
-    pairs = PairFiles.of(folder, f"20261128-live-gates-{kind}").pairs()
+    pairs = PairFiles.of(folder, f"20261128-until-decided-{kind}").pairs()
     rows = judge(pairs, THRESHOLD, None)
     assert [len(pair.comparison.rounds) for pair in pairs] == [n_rounds] * 6
     assert [row.verdict for row in rows] == [verdict] * 6
