@@ -6,7 +6,9 @@ import contextlib
 import functools
 import hashlib
 import json
+import os
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -289,3 +291,12 @@ def differences(first, second) -> list[str]:
     """Return names of tensors that differ, or exist only once."""
     arrays = ({name: tensor.cpu() for name, tensor in each.items()} for each in (first, second))
     return sorted((first.keys() ^ second.keys()) | set(differing(*arrays)))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def surroundings_of_ranks():
+    """Let ranks find this program, without a setting for threads."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("OMP_NUM_THREADS", raising=False)
+        patch.setenv("PYTHONPATH", str(Path(__file__).parents[2]), prepend=os.pathsep)
+        yield

@@ -21,7 +21,7 @@ import torch
 from torch import distributed
 
 from envs import CartPole
-from tests.training.builders import make_trainer
+from tests.training.builders import make_trainer, surroundings_of_ranks  # noqa: F401  (a fixture)
 from warpdrive_min import backends
 from warpdrive_min.backends import pycuda_driver
 from warpdrive_min.backends.base import Availability
@@ -238,15 +238,6 @@ def run(task: str, folder: Path, backend: str = "host") -> list[dict]:
     """Run a task on two ranks and return each one's result."""
     launch(2, [task, str(folder), backend], env_backend=backend, module=PROGRAM)
     return [torch.load(folder / f"{task}_{rank}.pt", weights_only=False) for rank in range(2)]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _surroundings():
-    """Let ranks find this program, without a setting for threads."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("OMP_NUM_THREADS", raising=False)
-        patch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ They use Gloo, or NCCL on GPUs. Run as a program, it is one rank, as started by 
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import torch
 
 from envs import ENVS
 from tests.training import builders
-from tests.training.builders import make_trainer
+from tests.training.builders import make_trainer, surroundings_of_ranks  # noqa: F401  (a fixture)
 from warpdrive_min import backends
 from warpdrive_min.errors import ConfigError
 from warpdrive_min.training.paths.exact.layers import share_of
@@ -24,7 +23,6 @@ from warpdrive_min.training.record import certificate
 from warpdrive_min.training.scale.distributed import launch, process_group
 
 pytestmark = pytest.mark.skipif(not backends.BACKENDS["host"].availability().available, reason="no C++ compiler")
-ROOT = Path(__file__).parents[2]
 PROGRAM = "tests.training.test_exact_ranks"
 N_ENVS, N_STEPS, N_ITERATIONS = 8, 24, 3
 """Environments of all ranks, steps of a rollout, iterations."""
@@ -89,15 +87,6 @@ def main(folder: Path, backend: str) -> None:
     with process_group(backend) as world:
         found = {name: trained(name, backend, folder, world) for name in RUNS}
     torch.save(found, folder / f"{world.rank}.pt")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _surroundings():
-    """Let ranks find this program, without a setting for threads."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("OMP_NUM_THREADS", raising=False)
-        patch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
-        yield
 
 
 @pytest.fixture(scope="module")
