@@ -9,7 +9,7 @@ from multiprocessing import connection
 from typing import Any
 
 from ..core.case import Job
-from ..core.measure import Timed
+from ..core.measure import Ranks, Timed
 from ..core.record import Context, Record, StartTime, parsed
 from .worker import ENDING_S, Worker, WorkerError
 
@@ -34,8 +34,8 @@ def run_point(job: Job, context: Context, start: Start | None) -> Record:
 def run_points(todo: Sequence[Job], context: Context, start_of: StartOf, at_once: int = 1) -> Iterator[Record]:
     """Measure points; the `Runner` of a sweep on this machine.
 
-    `Timed` points on a GPU come first, several at once, each timed in `quiet`. All others run alone: their set-up is
-    timed too, or they use all memory, all threads or several GPUs. Points that failed alongside others are repeated
+    `Timed` and `Ranks` points on a GPU come first, several at once, each timed in `exclusive`. All others run alone:
+    their set-up is timed too, or they use all memory or all threads. Points that failed alongside others are repeated
     alone.
 
     Args:
@@ -48,7 +48,7 @@ def run_points(todo: Sequence[Job], context: Context, start_of: StartOf, at_once
     alone: list[Job] = []
     for job in todo:
         start = start_of(job)
-        if start and at_once > 1 and job.case.workload is Timed:
+        if start and at_once > 1 and job.case.workload in (Timed, Ranks):
             beside_others.append((job, start))
         else:
             alone.append(job)

@@ -6,11 +6,15 @@ point, the plan and the CPU threads per rank; the first rank writes to FILE.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import sys
 import tempfile
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -20,6 +24,7 @@ if __name__ == "__main__":  # before imports that take seconds
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
 
 from ..core.errors import Skip
+from ..core.exclusive import exclusive
 from ..core.measure import Plan, Ranks, Stopwatch, Timer, stopwatch_for
 from ..core.point import Facts, Measurement, Point, Preset
 from .shared import ON_GPU, steps_of, training_point
@@ -34,6 +39,11 @@ if TYPE_CHECKING:
 
 PROGRAM: Final = f"{__package__}.scaling"
 REPORT: Final = "report.json"
+READY: Final = "ready"
+"""File of a rank that is set up, and the answer that it may time its work."""
+TIMED: Final = "timed"
+"""File of a rank that has timed its work, and the answer that it may go on."""
+POLL_S: Final = 0.002
 ON_GPUS: Final = (1, 2, 4, 8)
 """Numbers of ranks, one GPU each."""
 ON_THREADS: Final = (1, 2)
@@ -134,8 +144,39 @@ def start(point: Point, plan: Plan, threads: int) -> Measurement:
     with tempfile.TemporaryDirectory(prefix="warpdrive-scaling-") as folder:
         report = Path(folder, REPORT)
         task = {"point": dict(point), "plan": asdict(plan), "threads": threads}
-        launch(point["n_ranks"], [json.dumps(task), str(report)], point["backend"], module=PROGRAM)
+        with exclusive_once_ready(Path(folder), point["n_ranks"]):
+            launch(point["n_ranks"], [json.dumps(task), str(report)], point["backend"], module=PROGRAM)
         return TypeAdapter(Measurement).validate_json(report.read_text())
+
+
+@contextlib.contextmanager
+def exclusive_once_ready(folder: Path, n_ranks: int) -> Iterator[None]:
+    """Pause sibling points while the ranks started inside time their work.
+
+    The ranks write files to the folder and wait for its answers, see `own_turn`.
+    """
+    has_ended = threading.Event()
+
+    def all_wrote(step: str) -> bool:
+        while len(list(folder.glob(f"{step}-*"))) < n_ranks:
+            if has_ended.wait(POLL_S):
+                return False
+        return True
+
+    def answer() -> None:
+        if all_wrote(READY):
+            with exclusive():
+                Path(folder, READY).touch()
+                all_wrote(TIMED)
+            Path(folder, TIMED).touch()
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    try:
+        yield
+    finally:
+        has_ended.set()
+        thread.join()
 
 
 # ------------------------------------------------------------------ in a rank
@@ -151,13 +192,32 @@ def main(task: str, file: str) -> None:
     asked = json.loads(task)
     with process_group(asked["point"]["backend"]) as world:
         torch.set_num_threads(asked["threads"])
-        report = train_as_rank(of_a_rank(asked["point"]), Plan(**asked["plan"]), world)
+        point, plan = of_a_rank(asked["point"]), Plan(**asked["plan"])
+        report = train_as_rank(point, plan, world, own_turn(Path(file).parent, world))
         if world.is_first:
             Path(file).write_bytes(TypeAdapter(Measurement).dump_json(report))
 
 
-def train_as_rank(point: Point, plan: Plan, world: World) -> Measurement:
-    """Set up, check, time, check; return equal times on all ranks."""
+@contextlib.contextmanager
+def own_turn(folder: Path, world: World) -> Iterator[None]:
+    """Wait for the turn to time, and at the end until others may work again.
+
+    Waits for files: a rank that waited in NCCL would keep its GPU busy.
+    """
+    wait_for_answer(folder, READY, world.rank)
+    yield
+    wait_for_answer(folder, TIMED, world.rank)
+
+
+def wait_for_answer(folder: Path, step: str, rank: int) -> None:
+    """Say that a rank has reached a step, and wait for the answer."""
+    Path(folder, f"{step}-{rank}").touch()
+    while not Path(folder, step).exists():
+        time.sleep(POLL_S)
+
+
+def train_as_rank(point: Point, plan: Plan, world: World, turn: AbstractContextManager[None]) -> Measurement:
+    """Set up, check, time within ``turn``, check; all ranks return equal times."""
     import torch
 
     from warpdrive_min.tracing import trace
@@ -182,13 +242,14 @@ def train_as_rank(point: Point, plan: Plan, world: World) -> Measurement:
         iterations = timed(backend, iterates, learning_check(trainer, rank_check(trainer, world)), work={})
     timer = Timer(replace(iterations, stopwatch=SlowestRank(stopwatch_for(iterations), world, backend.device)))
     before = iterations.check()  # a failure seen by the first rank only must not stop it alone
-    timer.prepare(plan)
-    measurement = timer.measurement(plan)
+    with turn:
+        timer.prepare(plan)
+        measurement = timer.measurement(plan)
+        if world.size > 1 and backend.device.type == "cuda":
+            notes["nccl_share"] = nccl_share(trace(trainer.iterate, torch.cuda.synchronize, {}))
     after = iterations.check_after()
     if backend.device.type == "cuda":
         notes["peak_bytes"] = torch.cuda.max_memory_allocated()
-        if world.size > 1:
-            notes["nccl_share"] = nccl_share(trace(trainer.iterate, torch.cuda.synchronize, {}))
     return replace(measurement, before=before, after=after, notes=notes | measurement.notes)
 
 

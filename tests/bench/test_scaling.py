@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -11,6 +13,7 @@ from pydantic import TypeAdapter
 from torch import distributed
 
 from bench.core.errors import Skip
+from bench.core.exclusive import SIBLINGS
 from bench.core.measure import Plan
 from bench.core.point import Check, Measurement
 from bench.show import plots
@@ -41,7 +44,7 @@ def test_one_rank_is_held_against_a_twin_and_its_report_is_json(monkeypatch):
     points = []
     twin = Check(passed=True, max_error=0.0, oracle="a twin")
     monkeypatch.setattr(iterations, "reference_run_check", lambda point, _: points.append(point) or (lambda: twin))
-    report = scaling.train_as_rank(point(1), TINY, World())
+    report = scaling.train_as_rank(point(1), TINY, World(), nullcontext())
     assert report.before.passed
     assert report.after.oracle == "a twin"
     assert points == [point(1)]
@@ -70,6 +73,37 @@ def test_slowest_rank_counts_from_a_common_start(monkeypatch):
     assert slowest.time(watch.run) == (9_000, 5_000)
     assert slowest.time(watch.run) == (9_000, 5_000)
     assert met == [0, 7_000]
+
+
+def test_ranks_time_while_sibling_points_pause(monkeypatch, tmp_path):
+    """Siblings pause once all ranks are ready, and go on once all have timed."""
+    events = []
+    monkeypatch.setattr(SIBLINGS, "ask_for_exclusive", lambda wants: events.append(wants) or 0)
+    all_ready = threading.Barrier(2)
+
+    def rank(number: int) -> None:
+        with scaling.own_turn(tmp_path, World(number, 2)):
+            all_ready.wait()
+            events.append("timed")
+            all_ready.wait()
+        events.append("after")
+
+    with scaling.exclusive_once_ready(tmp_path, 2):
+        ranks = [threading.Thread(target=rank, args=(number,)) for number in range(2)]
+        for each in ranks:
+            each.start()
+        for each in ranks:
+            each.join()
+    assert events == [True, "timed", "timed", False, "after", "after"]
+
+
+def test_ranks_that_end_before_their_turn_pause_nobody(monkeypatch, tmp_path):
+    """If a rank fails during its set-up, no sibling is paused."""
+    events = []
+    monkeypatch.setattr(SIBLINGS, "ask_for_exclusive", lambda wants: events.append(wants) or 0)
+    with scaling.exclusive_once_ready(tmp_path, 2):
+        (tmp_path / f"{scaling.READY}-0").touch()
+    assert events == []
 
 
 def test_time_of_a_cpu_has_no_device_time():
