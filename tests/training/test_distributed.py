@@ -9,6 +9,7 @@ import contextlib
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -475,6 +476,27 @@ def test_ranks_are_stopped_together(number, tmp_path):
         with pytest.raises(ProcessLookupError):
             os.kill(rank, 0)
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"stopped_0": "2", "stopped_1": "2"}
+
+
+@pytest.mark.nightly
+def test_two_groups_of_torchrun_train_as_eight_ranks(tmp_path):
+    """Two launchers with four ranks each, as on two hosts, make one run.
+
+    All ranks' environment steps are counted, once.
+    """
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        endpoint = f"localhost:{free.getsockname()[1]}"
+    group = f"--nnodes 2 --nproc-per-node 4 --rdzv-backend c10d --rdzv-endpoint {endpoint}".split()
+    sets = f"--set trainer.num_envs=16 --set saving.basedir={tmp_path}".split()
+    train = ["train", "-e", "cartpole", "--backend", "host", "--iterations", "2", *sets]
+    command = [sys.executable, "-m", "torch.distributed.run", *group, "-m", "warpdrive_min", *train]
+    groups = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) for _ in range(2)]
+    outputs = [each.communicate()[0] for each in groups]
+    assert [each.returncode for each in groups] == [0, 0]
+    n_steps = int(re.search(r"iterations of ([\d,]+) env steps", "".join(outputs))[1].replace(",", ""))
+    assert f"finished after 2 of the run's 2,000 iterations, {2 * 8 * n_steps:,} env steps" in "".join(outputs)
+    assert len(list(tmp_path.glob("*/*/*/metrics.jsonl"))) == 1
 
 
 def test_joined_is_alone_without_torchrun():
