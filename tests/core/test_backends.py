@@ -20,6 +20,7 @@ from warpdrive_min import BACKENDS, EnvWrapper, availability, backends
 from warpdrive_min.backends import pycuda_driver
 from warpdrive_min.backends.base import ANY_RANK, Availability, Parameter, PythonSignature, dtype_name
 from warpdrive_min.errors import BackendUnavailable, BindingError, CompileError
+from warpdrive_min.function_manager import KERNELS
 from warpdrive_min.lazy import LazyModule
 
 needs_host = pytest.mark.skipif(not BACKENDS["host"].availability().available, reason="found no C++ compiler")
@@ -73,6 +74,15 @@ def test_backend_that_is_not_installed_says_what_to_install(monkeypatch, name, p
         backends.get(name)
     with pytest.raises(BackendUnavailable, match=message):
         EnvWrapper(object(), env_backend=name)
+
+
+@pytest.mark.parametrize("name", ["cpu", "host"])
+def test_backend_on_a_cpu_makes_no_programs(name):
+    """Programs in CUDA C need a GPU, and no CPU runs them instead."""
+    backend = backends.get(name)
+    assert backend.why_no_program == f"backend {name!r} does not run on a GPU"
+    with pytest.raises(BackendUnavailable, match=f"backend {name!r}: must run on a GPU .*; use pycuda or numba"):
+        backend.program(KERNELS / "adam.cu", {})
 
 
 @pytest.mark.parametrize("name", ["numba", "pycuda"])

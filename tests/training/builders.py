@@ -190,6 +190,7 @@ def make_group(config: PolicyConfig, models, space, buffer) -> PolicyGroup:
     n_envs, n_agents = buffer.rewards.shape[1:]
     timestep = torch.zeros(n_envs, dtype=torch.int32, device=buffer.rewards.device)
     arrays = SimpleNamespace(space=space, rewards=buffer.rewards[0], timestep=timestep, n_agents=n_agents)
+    arrays.backend = "numba" if timestep.is_cuda else "host"
     arrays.mask, arrays.own_columns, arrays.last_observations = buffer.masks, None, ()
     return PolicyGroup("p", config, arrays, models, buffer)
 

@@ -272,7 +272,7 @@ def test_a_gpu_evaluates_the_network(case, of_value, precision):
     layers = data.value_layers(layers) if of_value else layers[:6]
     out = torch.zeros(*x.shape[:-1], len(layers[4]), device=data.device)
     with config.precision(precision, data.device):
-        matrix_units.Evaluation(data.network(), of_value=of_value)(x, out)
+        matrix_units.Evaluation(BACKENDS["pycuda"], data.network(), of_value=of_value)(x, out)
     want = data.outputs(x.double(), [each.double() for each in layers])
     torch.testing.assert_close(out.double(), want, rtol=WITHIN[precision], atol=WITHIN[precision])
 
@@ -296,7 +296,7 @@ def found(data: Data) -> tuple[torch.Tensor, ...]:
     learned = Learned(data.vector, gradient, data.space, rollout, data.rule(), case.n_rows)
     if case.advantages == "values":
         learned.rollout["old_values"] = values
-    learning = matrix_units.Learning(data.network(), learned, precision=case.precision)
+    learning = matrix_units.Learning(BACKENDS["pycuda"], data.network(), learned, precision=case.precision)
     indices, taken = data.indices, data.taken
     if not case.n_members:
         indices, taken = (None if each is None else each[0] for each in (indices, taken))

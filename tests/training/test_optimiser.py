@@ -7,20 +7,21 @@ import copy
 import pytest
 import torch
 
-from tests.support import BACKENDS
+from warpdrive_min.backends.host import HostBackend
 from warpdrive_min.training.algorithms.optimiser import FlatAdam
 from warpdrive_min.training.paths import available
-from warpdrive_min.training.paths.fused import adam as adam_on_gpu
 
 MAX_NORM = 0.3
+NAMES = {"cpu": "host", "cuda": "numba"}
+"""Backend that makes programs, by device."""
 ON_GPU = [pytest.param((way, "cuda"), marks=pytest.mark.gpu) for way in ("torch", "CUDA C")]
 
 
 class ByFibres:
-    """Program that runs on a CPU, as `CudaProgram` does on a GPU."""
+    """Program of backend `host`, which runs on a CPU as those of a GPU do."""
 
-    def __init__(self, source, constants) -> None:
-        self._kernels, self._threads = BACKENDS["host"].compile(source, constants), constants["THREADS"]
+    def __init__(self, backend, source, constants) -> None:
+        self._kernels, self._threads = backend.compile(source, constants), constants["THREADS"]
 
     def launch(self, name, grid, **arguments) -> None:
         """Run a kernel."""
@@ -39,11 +40,11 @@ def device(request, monkeypatch):
     """Yield a device for each implementation of the step."""
     way, here = request.param
     if way == "CUDA C" and here == "cpu":
-        monkeypatch.setattr(adam_on_gpu, "CudaProgram", ByFibres)
+        monkeypatch.setattr(HostBackend, "program", lambda *given: ByFibres(*given))
     if way != "C++":
         reason = None if way == "CUDA C" else "needs a GPU"
         monkeypatch.setattr(available, "why_no_cpp", lambda: "needs a C++ compiler")
-        monkeypatch.setattr(available, "why_no_cuda_c", lambda device: reason)
+        monkeypatch.setattr(available, "why_no_cuda_c", lambda device, backend: reason)
     with torch.device(here) as found:
         yield found
 
@@ -60,7 +61,7 @@ def network(seed=0):
 def optimiser(model, max_norm=MAX_NORM, lr=1e-2):
     """Return one over the model's parameters, and its rate."""
     rate = torch.tensor(lr)
-    return FlatAdam(model.parameters(), rate, max_norm), rate
+    return FlatAdam(model.parameters(), rate, max_norm, backend=NAMES[rate.device.type]), rate
 
 
 def loss_of(model, scale=1.0, rows=slice(None)):
@@ -149,7 +150,8 @@ def test_long_vectors_take_the_same_steps(device, monkeypatch):
         monkeypatch.setattr("warpdrive_min.training.paths.fused.adam.MOST_BLOCKS", 64)
     start = torch.randn(n, generator=generator)
     parameter, want = torch.nn.Parameter(start.clone()), torch.nn.Parameter(start.double())
-    adam, plain = FlatAdam([parameter], torch.tensor(1e-2), MAX_NORM), torch.optim.Adam([want], lr=1e-2)
+    adam = FlatAdam([parameter], torch.tensor(1e-2), MAX_NORM, backend=NAMES[device.type])
+    plain = torch.optim.Adam([want], lr=1e-2)
     for _ in range(2):
         adam.gradient.copy_(torch.randn(len(start), generator=generator))
         want.grad = adam.gradient.double()
@@ -167,7 +169,8 @@ def test_members_take_steps_of_their_own(device, norms):
     generator = torch.Generator(device).manual_seed(0)
     start = torch.randn(n_members, n, generator=generator)
     rates, parameter = torch.tensor([0.01, 0.02, 0.03]), torch.nn.Parameter(start.clone())
-    adam = FlatAdam([parameter], rates, torch.tensor(norms) if isinstance(norms, tuple) else norms)
+    limits = torch.tensor(norms) if isinstance(norms, tuple) else norms
+    adam = FlatAdam([parameter], rates, limits, backend=NAMES[device.type])
     alone = [torch.nn.Parameter(row.double()) for row in start]
     plain = [torch.optim.Adam([each], lr=float(rate)) for each, rate in zip(alone, rates, strict=True)]
     for step in range(4):

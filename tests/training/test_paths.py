@@ -176,7 +176,7 @@ def _all_installed(monkeypatch):
     """Make everything available but the device."""
     reasons = {"cuda": None, "cpu": "needs a GPU"}
     monkeypatch.setattr(available, "why_no_triton", reasons.__getitem__)
-    monkeypatch.setattr(available, "why_no_cuda_c", reasons.__getitem__)
+    monkeypatch.setattr(available, "why_no_cuda_c", lambda device, backend: reasons[device])
     monkeypatch.setattr(available, "why_no_cpp", lambda: None)
 
 

@@ -45,7 +45,7 @@ from warpdrive_min.training.loop.rollout import RolloutBuffer
 from warpdrive_min.training.models.members import weights_of
 from warpdrive_min.training.models.parts import by_member
 from warpdrive_min.training.record.trained import load_policies, load_population
-from warpdrive_min.training.scale.population import MEMBERS_FILE, PopulationTrainer
+from warpdrive_min.training.scale.population import MEMBERS_FILE, PopulationTrainer, replay_trainer
 
 ROUNDING = 2e-5
 """Tolerance for other orders of sums.
@@ -167,7 +167,9 @@ def alone(population, index, member) -> PolicyGroup:
     models = build.make_models("shared", policy, group.arrays.n_features, group.arrays.space)
     models["model"].load_state_dict(weights_of(group.models["model"].state_dict(), index))
     models["model"].to(backend.device)
-    arrays = SimpleNamespace(space=group.arrays.space, n_agents=1, rewards=parts["rewards"][0])
+    arrays = SimpleNamespace(
+        space=group.arrays.space, backend=group.arrays.backend, n_agents=1, rewards=parts["rewards"][0]
+    )
     arrays.mask = arrays.own_columns = arrays.last_observations = None
     single = PolicyGroup("shared", policy, arrays, models, RolloutBuffer(**parts))
     seed = build.derived_seed(member.seed, build.ALGORITHM_SEED, 0, 0)
@@ -325,6 +327,18 @@ def test_what_a_population_is_not_is_refused(key, got, given):
     with pytest.raises(ConfigError) as caught:
         refused_config(**given)
     assert (caught.value.what, caught.value.got) == (key, got)
+
+
+@pytest.mark.parametrize("size", [None, 2])
+def test_a_replay_writes_no_files(size, tmp_path):
+    """A run and a population train, log and save without a file."""
+    config = run_config({"shared": PPO}, basedir=tmp_path / "runs") | {"population": {"size": size}}
+    trainer = replay_trainer(ENVS["cartpole"](**CLASSIC), RunConfig.of(config))
+    MADE.append(trainer)
+    assert trainer.train(1)["iteration"] == 1
+    assert trainer.save_checkpoint() is None
+    assert isinstance(trainer, PopulationTrainer) == (size is not None)
+    assert not list(tmp_path.iterdir())
 
 
 def test_recurrent_models_and_other_trainers_are_refused():

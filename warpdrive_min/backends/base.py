@@ -145,6 +145,25 @@ class Kernel(Protocol):
         ...
 
 
+class Program(Protocol):
+    """Kernels of one CUDA C source, compiled and loaded on first use."""
+
+    def load(self) -> None:
+        """Compile for torch's current GPU, cached, and load; any thread may call it.
+
+        Raises:
+            CompileError: The source does not compile.
+        """
+        ...
+
+    def launch(self, name: str, grid: tuple[int, int, int], **arguments: torch.Tensor | float | None) -> None:
+        """Enqueue a kernel on torch's current stream; None is a null pointer.
+
+        The caller keeps tensors alive until the kernel has run, as torch's allocator does on one stream.
+        """
+        ...
+
+
 class Backend(abc.ABC):
     """Compiler and launcher for one language and device; stateless except caches."""
 
@@ -194,6 +213,33 @@ class Backend(abc.ABC):
     def pinned(self) -> Iterator[None]:
         """Pin kernel threads to the cores of `own_cores`, if any."""
         yield
+
+    @property
+    def why_no_program(self) -> str | None:
+        """Reason against `program`, or None."""
+        return f"backend {self.name!r} does not run on a GPU"
+
+    def program(
+        self, source: Path, constants: Mapping[str, Constant], shared_bytes: Mapping[str, int] | None = None
+    ) -> Program:
+        """Return kernels in CUDA C for torch's current GPU.
+
+        The backend may run another language.
+
+        Args:
+            source: File with kernels of THREADS threads.
+            constants: Constants by name, with those of `core.cuh`.
+            shared_bytes: Dynamic shared memory of a block, by kernel.
+
+        Raises:
+            BackendUnavailable: The backend does not run on a GPU.
+        """
+        raise BackendUnavailable(f"backend {self.name!r}: must run on a GPU to make programs; use pycuda or numba")
+
+    @property
+    def most_shared_bytes(self) -> int:
+        """Most shared memory of a block, bytes; 0 on a CPU."""
+        return 0
 
     def require(self) -> Backend:
         """Return self if available.

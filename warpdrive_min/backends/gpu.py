@@ -1,19 +1,27 @@
-"""GPU state from torch for both GPU backends: device and stream."""
+"""Device, stream and CUDA C programs of torch's GPU, for both GPU backends."""
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import importlib.util
 import runpy
 import sys
+import threading
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from warpdrive_min.backends.base import Availability, Backend
+from warpdrive_min.backends import cuda_c
+from warpdrive_min.backends.base import Availability, Backend, Constant
+from warpdrive_min.errors import WarpDriveError
 from warpdrive_min.lazy import LazyModule
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
 else:
+    np = LazyModule("numpy", globals(), "np")
     torch = LazyModule("torch", globals())
 
 
@@ -35,6 +43,22 @@ class GpuBackend(Backend):
     def synchronize(self) -> None:
         """Wait for the GPU."""
         torch.cuda.synchronize()
+
+    @property
+    def why_no_program(self) -> str | None:
+        """Reason against `program`: the missing compiler, or None."""
+        return None if cuda_c.gpu_compiler() else f"no compiler: {cuda_c.GPU_COMPILER_INSTALL}"
+
+    def program(
+        self, source: Path, constants: Mapping[str, Constant], shared_bytes: Mapping[str, int] | None = None
+    ) -> CudaProgram:
+        """Return kernels in CUDA C for torch's current GPU, launched by the driver alone."""
+        return CudaProgram(source, constants, shared_bytes)
+
+    @property
+    def most_shared_bytes(self) -> int:
+        """Most shared memory of a block on torch's current GPU, bytes."""
+        return _most_shared_bytes()
 
 
 def gpu_availability() -> Availability:
@@ -70,3 +94,116 @@ def _is_for_cpus() -> bool:
 def current_stream() -> int:
     """Return the handle of torch's current stream; 0 is the default stream."""
     return int(torch.cuda.current_stream().cuda_stream)
+
+
+# ------------------------------------------------------------------ programs in CUDA C
+
+MAX_DYNAMIC_SHARED_BYTES: Final = 8
+"""CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES of the driver."""
+MAX_SHARED_BYTES_OPTIN: Final = 97
+"""CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN of the driver."""
+Grid = tuple[int, int, int]
+
+
+class CudaProgram:
+    """Kernels of one CUDA C source, compiled and loaded on first use.
+
+    Args:
+        source: File with kernels of THREADS threads.
+        constants: Constants by name, with those of `core.cuh`.
+        shared_bytes: Dynamic shared memory of a block, by kernel.
+    """
+
+    def __init__(
+        self, source: Path, constants: Mapping[str, Constant], shared_bytes: Mapping[str, int] | None = None
+    ) -> None:
+        self._source, self._constants, self._shared_bytes = source, constants, shared_bytes or {}
+        self._kernels: dict[str, _Kernel] = {}
+        self._lock = threading.Lock()
+
+    def load(self) -> None:
+        """Compile for torch's current GPU, cached, and load; any thread may call it.
+
+        Raises:
+            CompileError: The source does not compile.
+        """
+        with self._lock:
+            if self._kernels:
+                return
+            _enter_context()
+            major, minor = torch.cuda.get_device_capability()
+            library = _library(cuda_c.compile_cubin(self._source, self._constants, f"sm_{major}{minor}"))
+            for name, signature in cuda_c.declared(self._source, self._constants).items():
+                dtypes = {each.name: each.dtype if each.rank == 0 else None for each in signature.parameters}
+                self._kernels[name] = _Kernel(library, name, dtypes, self._shared_bytes.get(name, 0))
+
+    def launch(self, name: str, grid: Grid, **arguments: torch.Tensor | float | None) -> None:
+        """Enqueue a kernel on torch's current stream; None is a null pointer.
+
+        The caller keeps tensors alive until the kernel has run, as torch's allocator does on one stream.
+        """
+        if not self._kernels:
+            self.load()
+        self._kernels[name].launch(grid, self._constants["THREADS"], arguments)
+
+
+@functools.cache
+def _most_shared_bytes() -> int:
+    """Return the most shared memory of a block on torch's current GPU."""
+    n_bytes = ctypes.c_int()
+    _call("cuInit", 0)
+    _call("cuDeviceGetAttribute", ctypes.byref(n_bytes), MAX_SHARED_BYTES_OPTIN, torch.cuda.current_device())
+    return n_bytes.value
+
+
+class _Kernel:
+    def __init__(self, library: Any, name: str, dtypes: Mapping[str, str | None], shared_bytes: int) -> None:
+        kernel = ctypes.c_void_p()
+        _call("cuLibraryGetKernel", ctypes.byref(kernel), library, name.encode())
+        _call("cuKernelSetAttribute", MAX_DYNAMIC_SHARED_BYTES, shared_bytes, kernel, torch.cuda.current_device())
+        self._kernel, self._shared_bytes = kernel, shared_bytes
+        self._types = {
+            each: ctypes.c_void_p if dtype is None else np.ctypeslib.as_ctypes_type(dtype)
+            for each, dtype in dtypes.items()
+        }
+
+    def launch(self, grid: Grid, threads: Any, arguments: Mapping[str, Any]) -> None:
+        assert arguments.keys() == self._types.keys(), arguments.keys() ^ self._types.keys()
+        values = []
+        for name, ctype in self._types.items():
+            given = arguments[name]
+            assert not isinstance(given, torch.Tensor) or given.is_contiguous(), name
+            values.append(ctype(given.data_ptr() if isinstance(given, torch.Tensor) else given))
+        pointers = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
+        stream = ctypes.c_void_p(current_stream())
+        _call("cuLaunchKernel", self._kernel, *grid, threads, 1, 1, self._shared_bytes, stream, pointers, None)
+
+
+@functools.cache
+def _library(binary: Path) -> Any:
+    """Load a cubin, for the rest of the process: captured graphs may hold its kernels."""
+    library, none = ctypes.c_void_p(), None
+    _call("cuLibraryLoadData", ctypes.byref(library), binary.read_bytes(), none, none, 0, none, none, 0)
+    return library
+
+
+@functools.cache
+def _driver() -> Any:
+    return ctypes.CDLL("libcuda.so.1")
+
+
+def _enter_context() -> None:
+    """Make torch's context current in this thread, if none is."""
+    context = ctypes.c_void_p()
+    _call("cuInit", 0)
+    _call("cuCtxGetCurrent", ctypes.byref(context))
+    if not context:
+        _call("cuDevicePrimaryCtxRetain", ctypes.byref(context), torch.cuda.current_device())
+        _call("cuCtxSetCurrent", context)
+
+
+def _call(name: str, *arguments: Any) -> None:
+    if code := getattr(_driver(), name)(*arguments):
+        text = ctypes.c_char_p()
+        _driver().cuGetErrorString(code, ctypes.byref(text))
+        raise WarpDriveError(f"CUDA driver: {name} reports error {code} ({(text.value or b'unknown').decode()})")

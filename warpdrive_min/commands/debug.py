@@ -28,7 +28,7 @@ from warpdrive_min.config import MAX_SEED
 from warpdrive_min.errors import known, one_line, require
 from warpdrive_min.terminal import echo
 from warpdrive_min.training.config import RunConfig
-from warpdrive_min.training.scale.replay import replay_trainer
+from warpdrive_min.training.scale.population import replay_trainer
 
 ITERATIONS = 3
 """Default iterations of a training."""

@@ -46,7 +46,7 @@ from warpdrive_min.training.record.certificate import Certifier, require_replaya
 from warpdrive_min.training.run_folder import reserve, runs_of
 from warpdrive_min.training.scale.autoscale import auto_scale as scale
 from warpdrive_min.training.scale.distributed import launch, process_group, require_processes
-from warpdrive_min.training.scale.population import PopulationTrainer
+from warpdrive_min.training.scale.population import PopulationTrainer, trainer_class
 from warpdrive_min.training.trainer import Trainer
 
 
@@ -173,7 +173,7 @@ def train(
             return EnvWrapper(fresh, num_envs=num_envs, env_backend=chosen, auto_reset=True, **numbers)
 
         size = run.population.size
-        kind = Trainer if size is None else PopulationTrainer
+        kind = trainer_class(run)
         if trace is not None:
             require_writable(trace, "--trace", is_file=True)
             run = with_settings(run, unfused_settings(run)) if unfused else run

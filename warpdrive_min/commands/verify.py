@@ -31,7 +31,7 @@ from warpdrive_min.training.record.certificate import (
     replay,
     replay_config,
 )
-from warpdrive_min.training.scale.replay import replay_trainer
+from warpdrive_min.training.scale.population import replay_trainer
 from warpdrive_min.training.trainer import Trainer
 
 VERIFIED: Final = "VERIFIED"

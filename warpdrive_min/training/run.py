@@ -40,6 +40,7 @@ class Run:
         policies: Agents of each policy.
         layout: Layout of the agents in the arrays.
         folder: Name of the run's folder; None: the time.
+        saves: Write settings, metrics and checkpoints; False: no file.
     """
 
     has_members: ClassVar[bool] = False
@@ -74,9 +75,11 @@ class Run:
         policies: dict[str, list[Any]],
         layout: SharedLayout,
         folder: str | Path | None,
+        *,
+        saves: bool,
     ) -> None:
         self.config, self.wrapper, self.policy_map, self.layout = config, env_wrapper, policies, layout
-        self.world, trainer = World.of(), config.trainer
+        self.world, trainer, self._saves = World.of(), config.trainer, saves
         self.iteration = 0
         """Number of finished iterations."""
         self.env_steps = 0
@@ -192,7 +195,7 @@ class Run:
         return {key: np.array(each) if group.members else each[0] for key, each in values.items()}
 
     def _open_sinks(self) -> list[Sink]:
-        return self._files.open_sinks(self.seed)
+        return self._files.open_sinks(self.seed) if self._saves else []
 
     def _close_sinks(self) -> None:
         self._files.close_sinks()
@@ -216,6 +219,8 @@ class Run:
     def save_checkpoint(self, *, wait: bool = True) -> Path | None:
         """Save the run; return its path on the first rank; synchronises.
 
+        A trainer with ``saves=False`` does nothing.
+
         If one policy learns, greedy episodes decide whether it is the best so far.
 
         Args:
@@ -227,6 +232,8 @@ class Run:
             DiskFullError: There is no room for it, or was none for the one before.
             TrainingError: A number of the environments or the policies is not finite.
         """
+        if not self._saves:
+            return None
         is_best = self._is_best()
         state = self.checked_state()
         if state is None:

@@ -64,6 +64,7 @@ class Trainer(Run):
         layout: Layout of the agents in the wrapper's arrays; None: one set for each role, or for all agents.
         folder: Name of the run's folder in ``basedir/name/tag``; None: the time.
         verbose: Print progress.
+        saves: Write settings, metrics and checkpoints; False: no file.
         warpdrive: WarpDrive's keywords, which 0.2 removes: ``policy_tag_to_agent_id_map``,
             ``create_separate_placeholders_for_each_policy``, ``obs_dim_corresponding_to_num_agents``, ``num_devices``,
             ``device_id``, ``results_dir``.
@@ -83,6 +84,7 @@ class Trainer(Run):
         layout: SharedLayout | None = None,
         folder: str | Path | None = None,
         verbose: bool = True,
+        saves: bool = True,
         **warpdrive: Any,
     ) -> None:
         if warpdrive:
@@ -100,7 +102,7 @@ class Trainer(Run):
         config = RunConfig.of(config)
         agents, trainer = policy_map(config, env_wrapper, policies), config.trainer
         build.require_fit(config, env_wrapper, agents, has_members=self.has_members)
-        super().__init__(config, env_wrapper, agents, layout or SharedLayout(), folder)
+        super().__init__(config, env_wrapper, agents, layout or SharedLayout(), folder, saves=saves)
         self.n_iterations = config.n_iterations(env_wrapper.episode_length)
         self.n_steps = trainer.train_batch_size // trainer.num_envs
         """Steps of a rollout."""

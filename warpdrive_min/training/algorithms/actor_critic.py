@@ -136,7 +136,7 @@ class ActorCriticAlgorithm:
         self._gathers = group.choose("minibatch rows", facts).is_fast
         """True if a kernel gathers rows."""
         evaluate = group.choose("acting", facts).path.build if self.critic is None else None
-        self._evaluation = None if evaluate is None else evaluate(self.model.as_network(), of_value=True)
+        self._evaluation = None if evaluate is None else evaluate(facts, self.model.as_network(), of_value=True)
         """Evaluation of values by a kernel; None: the model."""
         learning = group.choose("learning", facts)
         self._is_fused = learning.path is LOSS_KERNEL
@@ -203,7 +203,7 @@ class ActorCriticAlgorithm:
         max_norm = group.setting("max_grad_norm") if config.clip_grad_norm else None
         if self._exact is not None:
             return ExactAdam(self._exact, parameters, self.scheduled["lr"], max_norm, config.adam_eps)
-        return FlatAdam(parameters, self.scheduled["lr"], max_norm, config.adam_eps)
+        return FlatAdam(parameters, self.scheduled["lr"], max_norm, config.adam_eps, group.arrays.backend)
 
     def rows_together(self, n_steps: int) -> int:
         """Return the number of rows that minibatches and parts keep together."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-import functools
+from functools import partial
 from typing import Any, ClassVar, Final
 
 import torch
@@ -88,7 +88,8 @@ class DDPG:
         self._exact: Exact | None = group.exact
         """Kernels with one order of operations; None: torch's."""
         max_norm = config.max_grad_norm if config.clip_grad_norm else None
-        make = FlatAdam if self._exact is None else functools.partial(ExactAdam, self._exact)
+        of_backend = partial(FlatAdam, backend=group.arrays.backend)
+        make = of_backend if self._exact is None else partial(ExactAdam, self._exact)
         self.actor_optimiser, self.critic_optimiser = (
             make(model.parameters(), lr, max_norm, config.adam_eps)
             for model, lr in zip((self.actor, self.critic), self.scheduled.values(), strict=True)

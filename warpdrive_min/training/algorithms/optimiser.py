@@ -40,6 +40,7 @@ class FlatAdam:
             may write it.
         max_norm: Maximum norm of a gradient, one or (members,); None: no clipping.
         eps: Term added to the root of the second moment.
+        backend: Backend that makes kernels in CUDA C; on a CPU any.
 
     Source: Kingma and Ba 2015, "Adam", algorithm 1.
     """
@@ -50,9 +51,10 @@ class FlatAdam:
         lr: Tensor,
         max_norm: float | Tensor | None = None,
         eps: float = 1e-8,
+        backend: str = "",
     ) -> None:
         self._parameters = [parameter for parameter in parameters if parameter.requires_grad]
-        self._lr, self._max_norm, self._eps = lr, max_norm, eps
+        self._lr, self._max_norm, self._eps, self._backend = lr, max_norm, eps, backend
         self._has_members = lr.dim() > 0
         flat = self._gathered(parameter.detach() for parameter in self._parameters)
         make_views(self._parameters, flat)
@@ -74,11 +76,12 @@ class FlatAdam:
     def _kernel(self, tensors: Tensors) -> Launch | None:
         """Return a step by our kernels from tensors by name, or None."""
         vector, lr, eps = tensors["parameters"], self._lr, self._eps
-        self.choice = choose("Adam", Facts(device=vector.device.type, is_population=self._has_members))
+        facts = Facts(device=vector.device.type, backend=self._backend, is_population=self._has_members)
+        self.choice = choose("Adam", facts)
         """Chosen path of the steps."""
         if (build := self.choice.path.build) is not None:
             max_norm = 0.0 if self._max_norm is None else self._max_norm
-            step: Launch = build(**tensors, max_norm=max_norm, eps=eps, almost_zero=ALMOST_ZERO, betas=BETAS)
+            step: Launch = build(facts, **tensors, max_norm=max_norm, eps=eps, almost_zero=ALMOST_ZERO, betas=BETAS)
             return step
         if not self._has_members:
             self._adam = torch.optim.Adam([self.vector], lr=lr, eps=eps, fused=True, capturable=vector.is_cuda)

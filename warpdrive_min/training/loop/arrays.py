@@ -60,6 +60,8 @@ class AgentArrays:
     rewards: torch.Tensor = field(repr=False)
     timestep: torch.Tensor = field(repr=False)
     """Steps done in the episode, (n_envs,) int32; 0 at its start."""
+    backend: str
+    """Backend whose kernels run on the arrays."""
     keys: tuple[Hashable, ...] = ("",)
     """Keys of a Dict in `observations`' order; "" without a Dict."""
     own_columns: int | None = None
@@ -245,6 +247,7 @@ class SharedLayout:
                 actions=by_type(_tensor(wrapper, Constants.ACTIONS + suffix)),
                 rewards=_tensor(wrapper, Constants.REWARDS + suffix),
                 timestep=_tensor(wrapper, TIMESTEP),
+                backend=wrapper.env_backend,
             )
         return by_policy
 

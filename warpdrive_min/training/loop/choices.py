@@ -38,7 +38,6 @@ class Choices:
     def _facts(self, **more: Any) -> Facts:
         """Return the facts of the first policy and of the run."""
         given = {
-            "backend": self.wrapper.env_backend,
             "has_graphs": self.wrapper.backend.captures_graphs,
             "is_debug": self.wrapper.debug,
             "is_eager": self.trainer.mode == "eager",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import torch
 
+from warpdrive_min.backends import get
 from warpdrive_min.constants import Constants
 from warpdrive_min.errors import known, require
 from warpdrive_min.tracing import named
@@ -153,6 +154,8 @@ class PolicyGroup:
             wishes = {name: getattr(trainer, name) for name in names} | {"is_compat": trainer.compat is not None}
         given = {
             "device": device.type,
+            "backend": arrays.backend,
+            **({"shared_bytes": get(arrays.backend).most_shared_bytes} if device.type == "cuda" else {}),
             **wishes,
             "is_exact": self.exact is not None,
             "fused": getattr(config.model, "fused", None),
@@ -213,8 +216,9 @@ class PolicyGroup:
             return self.memory.act(observations)
         seen = observations if self.buffer is None else self.buffer.seen(observations)
         if self._evaluation is _UNKNOWN:
-            build = self.choose("acting", self.facts()).path.build
-            self._evaluation = None if build is None else build(self.acting.as_network())
+            facts = self.facts()
+            build = self.choose("acting", facts).path.build
+            self._evaluation = None if build is None else build(facts, self.acting.as_network())
         if self._evaluation is None:
             head: torch.Tensor = self.acting.act(seen)
             return head

@@ -13,7 +13,6 @@ import torch
 
 from warpdrive_min.backends import get
 from warpdrive_min.backends.cache import why_not_writable
-from warpdrive_min.backends.cuda_c import GPU_COMPILER_INSTALL, gpu_compiler
 from warpdrive_min.training.paths.facts import Facts, rule
 
 NEEDS_TRITON: Final = "a GPU, Triton and a C compiler"
@@ -52,14 +51,12 @@ def missing_for_triton() -> str:
 
 
 @cache
-def why_no_cuda_c(device: str) -> str | None:
-    """Return the reason kernels in CUDA C cannot learn on a device type, or None."""
+def why_no_cuda_c(device: str, backend: str) -> str | None:
+    """Return the reason a backend's programs cannot learn on a device type, or None."""
     if device != "cuda":
         return f"needs {NEEDS_CUDA_C} (got {device})"
-    if gpu_compiler() is None:
-        return f"needs {NEEDS_CUDA_C} (got no compiler: {GPU_COMPILER_INSTALL})"
-    if not torch.cuda.is_available():
-        return f"needs {NEEDS_CUDA_C} (got no GPU)"
+    if (reason := get(backend).why_no_program if backend else "no backend") is not None:
+        return f"needs {NEEDS_CUDA_C} (got {reason})"
     capability = torch.cuda.get_device_capability()
     return None if capability >= (8, 0) else f"needs {NEEDS_CUDA_C} (got {capability[0]}.{capability[1]})"
 
@@ -80,7 +77,7 @@ def triton(facts: Facts) -> str | None:
 @rule(NEEDS_CUDA_C)
 def cuda_c(facts: Facts) -> str | None:
     """Refuse devices without TF32 or a compiler for them."""
-    return why_no_cuda_c(facts.device)
+    return why_no_cuda_c(facts.device, facts.backend)
 
 
 @rule("a CPU and a C++ compiler")

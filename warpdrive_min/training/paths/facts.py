@@ -43,6 +43,7 @@ class Facts:
     device: str = "cpu"
     """Type of torch's device."""
     backend: str = ""
+    """Backend that makes programs in CUDA C; on a CPU any."""
     precision: Precision = "fp32"
     is_exact: bool = False
     has_graphs: bool = False
@@ -101,6 +102,8 @@ class Facts:
     """Rows (step, environment, agent) of a rollout."""
     n_bytes: int = 0
     """Memory of its observations and of other policies' kept passes, bytes."""
+    shared_bytes: int = 227 * 1024
+    """Most shared memory of a block, bytes; by default an H100's."""
     gpu_bytes: int | None = None
     """Memory of the GPU, bytes; None on a CPU."""
 

@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from warpdrive_min.backends import get
 from warpdrive_min.training.paths.available import cpp, cuda_c, triton
 from warpdrive_min.training.paths.exact import learning as exact_learning
 from warpdrive_min.training.paths.facts import Facts, Rule, first_reason, rule, two_layers, where
 from warpdrive_min.training.paths.fused import adam, cpu, kept, learning, matrix_units, narrow, wide
 
 if TYPE_CHECKING:
+    from warpdrive_min.backends.base import Launch
     from warpdrive_min.training.paths.exact.exact import Exact
     from warpdrive_min.training.paths.fused.loss import Learned, Learning
     from warpdrive_min.training.paths.fused.network import Network
@@ -242,7 +244,8 @@ def _network(update: Update) -> Network:
 
 
 def _in_cuda_c(update: Update) -> Learning:
-    return matrix_units.Learning(_network(update), update.learned, precision=update.facts.precision)
+    backend, precision = get(update.facts.backend), update.facts.precision
+    return matrix_units.Learning(backend, _network(update), update.learned, precision=precision)
 
 
 def _in_triton(update: Update) -> Learning:
@@ -261,6 +264,27 @@ def _exactly(update: Update) -> Learning:
     return exact_learning.ExactLearning(update.exact, *layers, update.learned, at_once=update.at_once)
 
 
+# ------------------------------------------------------------------ acting and Adam
+
+
+def _evaluation_in_cuda_c(facts: Facts, network: Network, **given: Any) -> matrix_units.Evaluation:
+    return matrix_units.Evaluation(get(facts.backend), network, **given)
+
+
+def _evaluation_in_cpp(_: Facts, network: Network, **given: Any) -> cpu.Evaluation:
+    return cpu.Evaluation(network, **given)
+
+
+def _adam_in_cuda_c(facts: Facts, **given: Any) -> Launch:
+    return adam.adam(get(facts.backend), **given)
+
+
+def _adam_in_cpp(_: Facts, **given: Any) -> Launch:
+    return cpu.adam(**given)
+
+
+# ------------------------------------------------------------------ the table
+
 IN_CUDA_C: Final = (NOT_EXACT, cuda_c, NOT_BF16, OWN_ROWS, DISCRETE, two_layers, matrix_units.fits)
 """Rules of the kernels in CUDA C for small networks."""
 ON_CHIP: Final = (learning.is_narrow, learning.first_layer_stays)
@@ -273,8 +297,8 @@ PATHS: Final[dict[str, tuple[Path, ...]]] = {
     "steps": (Path("into the rollout", DIRECT), Path("copied to the rollout")),
     "rollout": (Path("one launch", ONE_LAUNCH), Path("step by step")),
     "acting": (
-        Path("kernel in CUDA C", (ALONE, *IN_CUDA_C), matrix_units.Evaluation),
-        Path("kernel in C++", IN_CPP, cpu.Evaluation),
+        Path("kernel in CUDA C", (ALONE, *IN_CUDA_C), _evaluation_in_cuda_c),
+        Path("kernel in C++", IN_CPP, _evaluation_in_cpp),
         Path("the network itself"),
     ),
     "network": (
@@ -299,8 +323,8 @@ PATHS: Final[dict[str, tuple[Path, ...]]] = {
     ),
     "minibatch rows": (Path("kernel in Triton", IN_TRITON), TORCH),
     "Adam": (
-        Path("kernels in CUDA C", (NOT_EXACT, cuda_c), adam.adam),
-        Path("kernel in C++", (NOT_EXACT, cpp, ALONE), cpu.adam),
+        Path("kernels in CUDA C", (NOT_EXACT, cuda_c), _adam_in_cuda_c),
+        Path("kernel in C++", (NOT_EXACT, cpp, ALONE), _adam_in_cpp),
         EXACT_KERNELS,
         TORCH,
     ),

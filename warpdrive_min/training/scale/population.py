@@ -14,8 +14,10 @@ from typing import Any, ClassVar, Final
 import numpy as np
 import torch
 
+from warpdrive_min.env_wrapper import EnvWrapper
+from warpdrive_min.environment import CUDAEnvironmentContext
 from warpdrive_min.errors import TrainingError, require
-from warpdrive_min.training.config import Member
+from warpdrive_min.training.config import Member, RunConfig
 from warpdrive_min.training.defaults import own_defaults
 from warpdrive_min.training.loop import checkpoint, metrics, sinks
 from warpdrive_min.training.loop.metrics import EPISODIC_RETURN, Row
@@ -163,7 +165,7 @@ class PopulationTrainer(Trainer):
         return written
 
     def _write_members(self, row: Mapping[str, Any], columns: Mapping[str, Any]) -> None:
-        if not self.config.saving.sinks:
+        if not (self._saves and self.config.saving.sinks):
             return
         if self._table is None:
             self._table = sinks.Csv(self.folder / MEMBERS_FILE, self._files.resumed_from)
@@ -221,3 +223,21 @@ class PopulationTrainer(Trainer):
         """
         super().load_state(saved, header, found)
         self._mark_stopped()
+
+
+def trainer_class(config: RunConfig) -> type[Trainer]:
+    """Return the trainer for a run config: of one agent or of a population."""
+    return Trainer if config.population.size is None else PopulationTrainer
+
+
+def replay_trainer(env: CUDAEnvironmentContext, config: RunConfig) -> Trainer:
+    """Return a run at its start, on its config's backend, that writes no files."""
+    trainer = config.trainer
+    wrapper = EnvWrapper(
+        env,
+        num_envs=trainer.num_envs * (config.population.size or 1),
+        env_backend=trainer.env_backend,
+        auto_reset=True,
+        exact=trainer.exact,
+    )
+    return trainer_class(config)(wrapper, config, verbose=False, saves=False)

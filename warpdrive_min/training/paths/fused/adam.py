@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from warpdrive_min.backends.cuda_program import CudaProgram
 from warpdrive_min.function_manager import KERNELS
 from warpdrive_min.training.paths.triton.launch import compiled_ahead
 
 if TYPE_CHECKING:
-    from warpdrive_min.backends.base import Launch
+    from warpdrive_min.backends.base import Backend, Launch
 
 Tensor = torch.Tensor
 
@@ -27,6 +26,7 @@ MOST_BLOCKS: Final = 1_024
 
 
 def adam(
+    backend: Backend,
     *,
     parameters: Tensor,
     gradient: Tensor,
@@ -44,13 +44,13 @@ def adam(
 ) -> Launch:
     """Return a launch of one step of `FlatAdam`; it enqueues.
 
-    Arguments are its tensors and numbers.
+    Arguments are the backend that makes the kernels, and the step's tensors and numbers.
     """
     n_vectors = step.numel()
     n = parameters.numel() // n_vectors
     n_blocks = min(-(-n // PARAMETERS), MOST_BLOCKS)
     constants = {"N_BLOCKS": n_blocks, "THREADS": THREADS, "N_AGENTS": 1, "ENVS_PER_BLOCK": 1, "BLOCKS_PER_ENV": 1}
-    program = CudaProgram(KERNELS / "adam.cu", {**constants, "EXACT": False})
+    program = backend.program(KERNELS / "adam.cu", {**constants, "EXACT": False})
     partial = torch.zeros(n_vectors, n_blocks + 1, device=parameters.device, dtype=torch.float32)
     limits = max_norm if isinstance(max_norm, Tensor) else torch.full_like(lr, max_norm)
     grid = (n_blocks * n_vectors, 1, 1)

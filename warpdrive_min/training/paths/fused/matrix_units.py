@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 import torch
 
-from warpdrive_min.backends.cuda_program import CudaProgram, most_shared_bytes
 from warpdrive_min.function_manager import KERNELS
 from warpdrive_min.training.config import present
 from warpdrive_min.training.paths.facts import Facts, rule
@@ -21,7 +20,7 @@ from warpdrive_min.training.paths.fused.network import Network, offset_of
 from warpdrive_min.training.paths.triton.launch import compiled_ahead
 
 if TYPE_CHECKING:
-    from warpdrive_min.backends.base import Constant
+    from warpdrive_min.backends.base import Backend, Constant, Program
     from warpdrive_min.training.actions import ActionSpace
     from warpdrive_min.training.config import Precision
 
@@ -114,14 +113,9 @@ def fits(facts: Facts) -> str | None:
     sizes = Sizes(layers.n_features, first, second, layers.n_outputs, facts.n_types, layers.is_shared)
     if sizes.n_sums > MOST_SUMS:
         return f"needs at most {MOST_SUMS} sums of gradients in a thread (got {sizes.n_sums} for {layers})"
-    if sizes.n_bytes(learns=True) > (room := _shared_bytes()):
-        return f"needs {sizes.n_bytes(learns=True):,} bytes of a block's shared memory (the GPU has {room:,})"
+    if (needed := sizes.n_bytes(learns=True)) > facts.shared_bytes:
+        return f"needs {needed:,} bytes of a block's shared memory (the GPU has {facts.shared_bytes:,})"
     return None
-
-
-def _shared_bytes() -> int:
-    """Return the most shared memory of a block; without a GPU, an H100's."""
-    return most_shared_bytes() if torch.cuda.is_available() else 227 * 1024
 
 
 def constants(
@@ -153,15 +147,16 @@ def places(network: Network, parameters: Tensor) -> list[int]:
 
 
 class Evaluation:
-    """Evaluation of the logits or the values of a network."""
+    """Evaluation of the logits or the values of a network, by a backend's programs."""
 
-    def __init__(self, network: Network, *, of_value: bool = False) -> None:
+    def __init__(self, backend: Backend, network: Network, *, of_value: bool = False) -> None:
         layers = network.value if of_value else network.policy
         sizes = network.sizes | {"n_outputs": len(layers[4])}
         self._sizes = Sizes(**sizes, n_types=1, is_shared=False)
         self._layers = dict(zip(("w1", "b1", "w2", "b2", "w3", "b3"), layers, strict=True))
         self._is_tanh = network.is_tanh
-        self._programs: dict[bool, CudaProgram] = {}
+        self._backend = backend
+        self._programs: dict[bool, Program] = {}
         """Programs without and with TF32."""
 
     def __call__(self, seen: Tensor, out: Tensor) -> None:
@@ -173,7 +168,7 @@ class Evaluation:
         if is_tf32 not in self._programs:
             constants = self._sizes.constants(learns=False, is_tanh=self._is_tanh, is_tf32=is_tf32)
             n_bytes = {"evaluate": self._sizes.n_bytes(learns=False)}
-            self._programs[is_tf32] = CudaProgram(KERNELS / "evaluate.cu", constants, n_bytes)
+            self._programs[is_tf32] = self._backend.program(KERNELS / "evaluate.cu", constants, n_bytes)
         program = self._programs[is_tf32]
         if compiled_ahead(program.load):
             return
@@ -188,6 +183,7 @@ class Learning:
     If parameters have an axis of members, all members of a population are computed together.
 
     Args:
+        backend: Backend that makes the program.
         network: Network whose parameters are views of those learned; for a population the first member's.
         learned: Parameters, rows and loss.
         precision: Precision of products, "fp32" or "tf32".
@@ -195,7 +191,7 @@ class Learning:
 
     normalises: ClassVar[bool] = False
 
-    def __init__(self, network: Network, learned: Learned, *, precision: Precision) -> None:
+    def __init__(self, backend: Backend, network: Network, learned: Learned, *, precision: Precision) -> None:
         parameters, self._gradient, space, rollout, rule, n_rows = learned
         observations, actions = rollout["observations"], rollout["actions"]
         assert observations is not None
@@ -209,7 +205,7 @@ class Learning:
         sizes = Sizes(**network.sizes, n_types=space.n_types, is_shared=is_shared)
         is_masked = rollout["masks"] is not None
         given = {"is_tanh": network.is_tanh, "is_tf32": precision == "tf32", "is_masked": is_masked}
-        self._program = CudaProgram(
+        self._program = backend.program(
             KERNELS / "learn.cu",
             constants(sizes, space, rule, n_agents=n_agents, **given),
             {"learn": sizes.n_bytes(learns=True)},
