@@ -15,10 +15,10 @@ from torch.testing import assert_close
 from tests.support import by_night
 from tests.training import fused_support  # noqa: F401  (skips without Triton)
 from tests.training.builders import need_interpreter
+from tests.training.learning_cases import CLIP, chosen, double, log_probs, loss_in_torch
 from warpdrive_min import BACKENDS
 from warpdrive_min.errors import ConfigError
 from warpdrive_min.training.actions import ActionSpace
-from warpdrive_min.training.algorithms import losses
 from warpdrive_min.training.paths.exact.exact import Exact
 from warpdrive_min.training.paths.fused import loss as fused
 from warpdrive_min.training.paths.fused.loss import LossRule, Minibatch
@@ -32,7 +32,6 @@ SPACES = {
     "gaussian": ActionSpace((), 3, (-1.0,) * 3, (1.0,) * 3),
 }
 ROLLOUT, ROWS, N_AGENTS = 36, 27, 3
-CLIP = 0.2
 
 
 @pytest.fixture(autouse=True)
@@ -94,46 +93,6 @@ def allow(space, actions, mask):
     return mask
 
 
-def chosen(given):
-    """Return the rollout rows of a minibatch."""
-    return slice(0, len(given["head"])) if given["indices"] is None else given["indices"].long()
-
-
-def log_probs(space, given):
-    """Return a head's log-probabilities at a minibatch's rollout rows, 0 elsewhere."""
-    out, rows = (
-        torch.zeros(given["actions"].shape[:2], dtype=given["head"].dtype, device=given["head"].device),
-        chosen(given),
-    )
-    masks = None if given["masks"] is None else given["masks"][rows]
-    out[rows] = losses.log_prob_and_entropy(space, given["head"], given["actions"][rows], masks, given["log_std"])[0]
-    return out
-
-
-def in_torch(space, given, *, is_clipped, value_clip):
-    """Return loss and terms, computed by torch from complete tensors."""
-    rows = chosen(given)
-    actions, masks, old, returns, old_values = (
-        None if given[name] is None else given[name][rows]
-        for name in ("actions", "masks", "log_probs", "returns", "old_values")
-    )
-    values, advantages, weights = given["values"], given["advantages"], given["weights"]
-    if advantages is None:
-        advantages = returns - values.detach()
-    weights = torch.ones_like(values) if weights is None else weights[:, None]
-    log_prob, entropy = losses.log_prob_and_entropy(space, given["head"], actions, masks, given["log_std"])
-    log_ratio = log_prob - old
-    if is_clipped:
-        policy = losses.clipped_surrogate_loss(log_ratio, advantages, CLIP)
-    else:
-        policy = losses.policy_gradient_loss(log_prob, advantages)
-    value = losses.value_loss(values, returns, old_values, value_clip)
-    kl, clipped = losses.approximate_kl(log_ratio), losses.clip_fraction(log_ratio, CLIP)
-    sums = [(term * weights).sum() / given["total"] for term in (policy, value, entropy, kl, clipped)]
-    loss = sums[0] + given["vf_loss_coeff"] * sums[1] - given["entropy_coeff"] * sums[2]
-    return loss, torch.stack(sums).detach()
-
-
 def in_one(space, given, *, is_clipped, value_clip, clip_param=CLIP, is_root=False):
     """Return loss and terms of the kernel."""
     rows = Minibatch(**{name: given[name] for name in Minibatch._fields if name in given})
@@ -158,17 +117,9 @@ def differentiate(evaluate, space, given, upstream=1.0, **how):
     return loss.detach(), sums, *torch.autograd.grad(upstream * loss, [given[name] for name in names])
 
 
-def double(given):
-    """Return the same arguments in float64."""
-    return {
-        name: array.double() if array is not None and array.is_floating_point() else array
-        for name, array in given.items()
-    }
-
-
 def compare(space, given, *, evaluate=in_one, within=1e-6, rtol=5e-6, sums_within=None, **how):
     """Compare the kernel with float64, and return the expected values."""
-    got, want = differentiate(evaluate, space, given, **how), differentiate(in_torch, space, double(given), **how)
+    got, want = differentiate(evaluate, space, given, **how), differentiate(loss_in_torch, space, double(given), **how)
     assert len(got) == len(want)
     for index, (mine, theirs) in enumerate(zip(got, want, strict=True)):
         is_of_rows = index in (2, 3)
