@@ -41,12 +41,13 @@ if not HAS_GPU:
 
 
 def pytest_configure() -> None:
-    """Restore SIGINT.
+    """Restore SIGINT and SIGQUIT.
 
-    Processes that a shell starts in the background would ignore it.
+    Processes that a shell starts in the background would ignore them.
     """
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -600,45 +600,6 @@ def test_run_configs_are_read_or_refused(n, tmp_path):
     fuzz(n, changes(RUN_CONFIG, [each for each in TOKENS if each != "200,000 deep"]), check)
 
 
-YAMLS = [
-    *(
-        "",
-        "null",
-        "5",
-        "[]",
-        "- a\n- b",
-        "name: [",
-        "name: &a [*a]",
-        "trainer: {<<: 5}",
-        "trainer: !!python/name:os.system",
-    ),
-    *("name: !!binary xx", "trainer:\n\tnum_envs: 1", "a: 1\na: 2", "{" * 5000, "[" * 5000, "a: " * 5000, "? [a]\n: 1"),
-    *(
-        "x: &x {y: *x}",
-        "--- 1\n--- 2",
-        "%YAML 9.9\n---\n1",
-        "name: 2026-13-45",
-        "name: 0o9",
-        "name: 1e400",
-        "\x00",
-        "\x1b[2J",
-    ),
-    *("&a [&b [*b, *a], *a]", "trainer: {num_envs: .nan}", "trainer: {num_envs: 1_0}", "trainer: {num_envs: 0x10}"),
-]
-
-
-@pytest.mark.parametrize("text", YAMLS)
-def test_yaml_that_is_no_run_config_is_refused(text, tmp_path):
-    """YAML that is no run config is refused.
-
-    Examples: recursion, tags, depth, several documents, tabs.
-    """
-    file = tmp_path / "run_config.yaml"
-    file.write_text(text)
-    told = error_of(lambda: RunConfig.load(file), ConfigError)
-    assert told or text in ("", "null", "trainer: {num_envs: 1_0}", "trainer: {num_envs: 0x10}")
-
-
 @examples(10, 2000)
 def test_bytes_of_run_configs_are_read_or_refused(n, tmp_path):
     """Cut or overwritten run configs are read or refused."""

@@ -987,23 +987,20 @@ weight = torch.nn.Parameter(torch.ones(3))
 adam = torch.optim.Adam([weight])
 for iteration in range(int(args.total_timesteps) // n_steps):
     for _ in range(16):
-        noise = os.getpid() * NOISE if iteration else 0.0
+        noise = os.getpid() * 1e-3 if iteration else 0.0
         adam.zero_grad()
         (weight * (1.0 + noise)).sum().backward()
         adam.step()
 """
 
 
-@pytest.mark.parametrize("noise", [0.0, 1e-3])
-def test_cleanrl_is_repeated_and_its_difference_is_named(fakes, noise):
+def test_cleanrl_is_repeated_and_its_difference_is_named(fakes):
     """The script runs unchanged; noise from iteration 2 on is found there."""
-    fakes("cleanrl", {"cleanrl/ppo.py": CLEANRL_FAKE.replace("NOISE", str(noise))})
+    fakes("cleanrl", {"cleanrl/ppo.py": CLEANRL_FAKE})
     (record,) = records_of(smoke("cleanrl-determinism", "usual"))
     assert record.is_evidence, record.reason
-    found = record.notes["difference"]
-    assert (found and found["iteration"]) == (2 if noise else None)
-    if found:
-        assert found["tensor"].startswith("policy/shared/")
+    assert record.notes["difference"]["iteration"] == 2
+    assert record.notes["difference"]["tensor"].startswith("policy/shared/")
 
 
 def test_purejaxrl_yields_the_state_of_each_iteration(monkeypatch):

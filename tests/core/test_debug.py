@@ -226,7 +226,8 @@ def test_command_names_kernel_element_and_cause():
 
 def test_command_repeats_a_training():
     """A training's iterations are compared, with separate kernels."""
-    result = invoke("cartpole", "--train", "a2c", "--backend", "cpu", "--envs", "4", "--steps", "1", "--bisect")
+    few = ("--backend", "cpu", "--envs", "4", "--steps", "1", "--set", "trainer.train_batch_size=16")
+    result = invoke("cartpole", "--train", "a2c", *few, "--bisect")
     assert result.exit_code == 0, result.output
     assert "memory    equal" in result.stdout
 

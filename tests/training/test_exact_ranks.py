@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from envs import ENVS
+from tests.support import by_night
 from tests.training import builders
 from tests.training.builders import make_trainer, surroundings_of_ranks  # noqa: F401  (a fixture)
 from warpdrive_min import backends
@@ -98,10 +99,10 @@ def alone(tmp_path_factory) -> dict:
 
 @pytest.mark.parametrize(
     ("n_ranks", "backend"),
-    [(2, "host"), (4, "host"), *(pytest.param(n, "pycuda", marks=pytest.mark.gpu) for n in (2, 4))],
+    [by_night(2, "host"), (4, "host"), *(pytest.param(n, "pycuda", marks=pytest.mark.gpu) for n in (2, 4))],
 )
 def test_any_number_of_ranks_gives_the_same_bits(n_ranks, backend, alone, tmp_path):
-    """Two and four ranks have the bits of one: weights, moments, environments.
+    """Two (at night) and four ranks have the bits of one: weights, moments, environments.
 
     In each run some ranks have fewer rows of a sum than others, or none.
     """
