@@ -173,13 +173,7 @@ SCENARIOS: dict[str, tuple[str, dict[str, Any]]] = {
     "tag_gridworld": ("tag_gridworld", {"num_taggers": 4, "grid_length": 6, "episode_length": 30}),
     "tag_gridworld, partial, pool": (
         "tag_gridworld",
-        {
-            "num_taggers": 4,
-            "grid_length": 6,
-            "episode_length": 30,
-            "use_full_observation": False,
-            "reset_pool_size": 5,
-        },
+        {"num_taggers": 4, "grid_length": 6, "episode_length": 30, "use_full_observation": False, "reset_pool_size": 5},
     ),
     "tag_continuous": ("tag_continuous", TAG_CONFIGS["partial, exits"]),
     "tag_continuous, cells": ("tag_continuous", {**TAG_CONFIGS["partial, exits"], "neighbor_search": "grid"}),

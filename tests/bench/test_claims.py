@@ -24,17 +24,7 @@ from bench.judge.published.claims import (
     ratio_to_claim,
     to_dict,
 )
-from bench.judge.published.ledger import (
-    ABOUT,
-    CLAIMS,
-    FILE,
-    LINKS,
-    UNNAMED,
-    Claim,
-    Ledger,
-    LedgerError,
-    Query,
-)
+from bench.judge.published.ledger import ABOUT, CLAIMS, FILE, LINKS, UNNAMED, Claim, Ledger, LedgerError, Query
 from bench.show.columns import FOOTNOTE, NOTHING, speedup_column
 from bench.workloads.cases import CASES
 from bench.workloads.learn import SEEDS, TASKS

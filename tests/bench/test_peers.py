@@ -499,11 +499,7 @@ def test_wrong_step_of_a_peer_fails_its_point(fakes):
 
 @pytest.mark.parametrize(
     ("name", "preset", "is_longer"),
-    [
-        ("rl-warp-drive", "full", True),
-        ("gymnax", "full", False),
-        ("rl-warp-drive", "smoke", False),
-    ],
+    [("rl-warp-drive", "full", True), ("gymnax", "full", False), ("rl-warp-drive", "smoke", False)],
 )
 def test_blocks_last_beside_loops_in_python(name, preset, is_longer):
     """Only Python-bound peers have timed blocks.
@@ -676,14 +672,7 @@ def test_jaxmarl_whose_clocks_stand_still_is_wrong(fakes):
 def test_purejaxrl_trains_in_the_sizes_of_the_point(fakes):
     """PureJaxRL trains in the point's sizes with its variant's settings."""
     beside = "import jax; RETURN = 21.0; SCAN = jax.lax.scan"
-    fakes(
-        "gymnax",
-        {
-            "jax/__init__.py": JAX_FAKE,
-            "purejaxrl/ppo.py": PPO_FAKE,
-            "purejaxrl/beside.py": beside,
-        },
-    )
+    fakes("gymnax", {"jax/__init__.py": JAX_FAKE, "purejaxrl/ppo.py": PPO_FAKE, "purejaxrl/beside.py": beside})
     theirs, mine = records_of(smoke("purejaxrl", "logged"))
     assert theirs.is_evidence, theirs.reason
     assert theirs.point["precision"] == mine.point["precision"] == "fp32"

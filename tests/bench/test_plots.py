@@ -151,9 +151,7 @@ def test_learning_curve_is_the_interquartile_mean_of_all_seeds():
     ]
     seeds = [
         seed_record(
-            seed,
-            None,
-            curve=Curve(env_steps=steps, seconds=[n / 1e3 for n in steps], mean_return={"shared": returns}),
+            seed, None, curve=Curve(env_steps=steps, seconds=[n / 1e3 for n in steps], mean_return={"shared": returns})
         )
         for seed, (steps, returns) in enumerate(curves)
     ]

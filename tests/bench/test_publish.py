@@ -142,9 +142,7 @@ def test_processes_of_a_point_are_passes_over_all_points(here, monkeypatch, tmp_
     briefs = list[bool]()
     measure = case.Timed.measure
     monkeypatch.setattr(
-        case.Timed,
-        "measure",
-        lambda self, plan: (briefs.append(not plan.has_reference_run), measure(self, plan))[1],
+        case.Timed, "measure", lambda self, plan: (briefs.append(not plan.has_reference_run), measure(self, plan))[1]
     )
     monkeypatch.setattr(local, "start", None)  # this process sees the plans
     points = [job.point for job in publish.jobs("smoke")]

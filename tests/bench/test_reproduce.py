@@ -14,16 +14,7 @@ from bench.core.point import Check, Curve
 from bench.core.record import SWEEPS, Context, append, read_all
 from bench.judge import reproduce
 from bench.judge.outcomes import exit_code
-from bench.judge.reproduce import (
-    BROKEN,
-    NOT_REPRODUCED,
-    OTHER_HARDWARE,
-    REPRODUCED,
-    Repetition,
-    compare,
-    find,
-    lines,
-)
+from bench.judge.reproduce import BROKEN, NOT_REPRODUCED, OTHER_HARDWARE, REPRODUCED, Repetition, compare, find, lines
 from bench.process import sweep
 from bench.workloads.cases import jobs
 from tests.bench.builders import bench, case, in_this_process, metric, record, seed_record, timed

@@ -10,12 +10,7 @@ import pytest
 from bench.core.errors import ShowError
 from bench.core.point import Curve, Metric
 from bench.core.record import append
-from bench.show.scores import (
-    interquartile_mean_of,
-    performance_profile,
-    probability_of_improvement,
-    scores_of,
-)
+from bench.show.scores import interquartile_mean_of, performance_profile, probability_of_improvement, scores_of
 from tests.bench.builders import bench, record
 
 X = [np.array([0.1, 0.5, 0.9, 1.3]), np.array([0.2, 0.4, 0.8, 1.6])]

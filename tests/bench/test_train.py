@@ -143,10 +143,7 @@ def test_exact_training_is_held_against_that_of_a_cpu(backend):
 
 
 @pytest.mark.parametrize("backend", ["host", *(pytest.param(each, marks=pytest.mark.gpu) for each in ON_GPU)])
-@pytest.mark.parametrize(
-    ("env", "n_agents", "algorithm"),
-    [("pendulum", 1, "DDPG"), ("tag_continuous", 22, "PPO")],
-)
+@pytest.mark.parametrize(("env", "n_agents", "algorithm"), [("pendulum", 1, "DDPG"), ("tag_continuous", 22, "PPO")])
 def test_training_goes_on_from_a_snapshot_to_the_bit(env, n_agents, algorithm, backend):
     """Training from a restored snapshot is bit-identical."""
     of_env = point(backend, env, n_agents) | {"algorithm": algorithm}

@@ -17,12 +17,7 @@ from warpdrive_min.errors import ConfigError
 
 pytest.importorskip("lightning.pytorch")
 
-from warpdrive_min.compat.lightning import (
-    CUDACallback,
-    PerfStatsCallback,
-    WarpDriveDataset,
-    WarpDriveModule,
-)
+from warpdrive_min.compat.lightning import CUDACallback, PerfStatsCallback, WarpDriveDataset, WarpDriveModule
 from warpdrive_min.training.lightning import LIGHTNING
 
 pytestmark = [

@@ -34,10 +34,7 @@ from warpdrive_min.errors import BackendUnavailable, CompileError, ConfigError
 
 without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="stands in for the driver")
 
-MANAGERS = {
-    "numba": (NumbaDataManager, NumbaFunctionManager),
-    "pycuda": (PyCUDADataManager, PyCUDAFunctionManager),
-}
+MANAGERS = {"numba": (NumbaDataManager, NumbaFunctionManager), "pycuda": (PyCUDADataManager, PyCUDAFunctionManager)}
 DOUBLE = Path(__file__).with_name("double.cu")
 
 

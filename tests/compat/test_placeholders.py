@@ -12,11 +12,7 @@ from example_envs.single_agent.classic_control.pendulum.pendulum import CUDAClas
 from example_envs.tag_continuous.tag_continuous import TagContinuous
 from example_envs.tag_gridworld.tag_gridworld import CUDATagGridWorld
 from warp_drive.env_wrapper import EnvWrapper
-from warp_drive.training.utils.data_loader import (
-    create_and_push_data_placeholders,
-    get_flattened_obs_size,
-    get_obs,
-)
+from warp_drive.training.utils.data_loader import create_and_push_data_placeholders, get_flattened_obs_size, get_obs
 from warp_drive.utils.recursive_obs_dict_to_spaces_dict import recursive_obs_dict_to_spaces_dict
 
 from envs.classic_control.cartpole import CartPole

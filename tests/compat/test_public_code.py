@@ -52,11 +52,7 @@ RUNS = [
     *((f"warp-drive-{tag}", (*PYTEST, *WITHOUT_TRAINING), "has no attribute 'rand'") for tag in TAGS[:4]),
     *((f"warp-drive-{tag}", (*PYTEST, *WITHOUT_TRAINING), "19 passed") for tag in TAGS[4:]),
     ("warp-drive", (SCRIPT, "-e", "tag_gridworld"), "rc 0"),
-    (
-        "warp-drive",
-        (SCRIPT, "-e", "tag_gridworld", "-a"),
-        "trainer.num_gpus: must be greater than or equal to 1",
-    ),
+    ("warp-drive", (SCRIPT, "-e", "tag_gridworld", "-a"), "trainer.num_gpus: must be greater than or equal to 1"),
     ("warp-drive", ("tutorials/tutorial-2.a-warp_drive_sampler.ipynb",), "rc 0"),
     ("warp-drive", ("tutorials/tutorial-3-warp_drive_reset_and_log.ipynb",), "rc 0"),
     *ON_BOTH,

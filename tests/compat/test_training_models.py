@@ -12,10 +12,7 @@ from example_envs.single_agent.classic_control.pendulum.pendulum import CUDAClas
 from warp_drive.env_wrapper import EnvWrapper
 from warp_drive.training.models.factory import ModelFactory
 from warp_drive.training.models.fully_connected import FullyConnected
-from warp_drive.training.models.fully_connected_actor_critic import (
-    FullyConnectedActionValueCritic,
-    FullyConnectedActor,
-)
+from warp_drive.training.models.fully_connected_actor_critic import FullyConnectedActionValueCritic, FullyConnectedActor
 from warp_drive.training.models.model_base import ModelBaseFullyConnected, apply_logit_mask
 from warp_drive.training.trainers.trainer_a2c import TrainerA2C
 from warp_drive.training.utils.data_loader import create_and_push_data_placeholders

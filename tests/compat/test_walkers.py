@@ -254,10 +254,7 @@ def test_blocks_of_an_environment_are_a_cluster(tmp_path, blocks, wants):
 
 @pytest.mark.parametrize(
     ("blocks", "architecture", "message"),
-    [
-        (9, "sm_90", r"at most 8 .got 9"),
-        (2, "sm_80", r"needs sm_90.*not sm_80 .got 2"),
-    ],
+    [(9, "sm_90", r"at most 8 .got 9"), (2, "sm_80", r"needs sm_90.*not sm_80 .got 2")],
 )
 def test_clusters_have_limits(blocks, architecture, message):
     """Impossible numbers of blocks raise before compilation.

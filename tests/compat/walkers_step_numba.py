@@ -13,16 +13,7 @@ except ImportError as error:
 
 
 @numba_driver.jit(
-    (
-        int32[:, ::1],
-        int32[:, :, ::1],
-        float32[:, :, ::1],
-        float32[:, ::1],
-        int32[::1],
-        int32[::1],
-        float32,
-        int32,
-    )
+    (int32[:, ::1], int32[:, :, ::1], float32[:, :, ::1], float32[:, ::1], int32[::1], int32[::1], float32, int32)
 )
 def NumbaWalkersStep(
     cell_arr, action_arr, obs_arr, rewards_arr, done_arr, env_timestep_arr, reward_per_meeting, episode_length

@@ -11,19 +11,8 @@ import torch
 
 from envs import TagGridWorld
 from tests.environments.counter import Counter
-from tests.support import (
-    BACKENDS_HERE,
-    managers,
-    on_every_backend,
-    on_every_fast_backend,
-)
-from warpdrive_min import (
-    CUDAEnvironmentReset,
-    CUDALogController,
-    CUDASampler,
-    DataFeed,
-    EnvWrapper,
-)
+from tests.support import BACKENDS_HERE, managers, on_every_backend, on_every_fast_backend
+from warpdrive_min import CUDAEnvironmentReset, CUDALogController, CUDASampler, DataFeed, EnvWrapper
 
 LEVEL = 1e-5
 """Probability that a correct sampler fails one chi-square; seeds are fixed."""

@@ -114,10 +114,7 @@ def test_choices_have_no_numbers(way):
 
 @pytest.mark.parametrize(
     ("way", "keyword", "known"),
-    [
-        ("sample noise", "logits", "damping, scale, stddev"),
-        ("sample", "scale", "entropy, log_prob, logits, mask"),
-    ],
+    [("sample noise", "logits", "damping, scale, stddev"), ("sample", "scale", "entropy, log_prob, logits, mask")],
 )
 def test_unknown_keyword_is_an_error_that_names_the_known_ones(way, keyword, known):
     """The error of an unknown keyword lists the known ones.

@@ -66,11 +66,7 @@ class Faulty(Environment):
         self.action_space = dict.fromkeys(range(2), space)
 
     def get_constants(self) -> dict[str, Any]:
-        return {
-            "FAULT_ENV": ENV,
-            "FAULT_AGENT": AGENT,
-            "CUT_AFTER": self.cut_after,
-        }
+        return {"FAULT_ENV": ENV, "FAULT_AGENT": AGENT, "CUT_AFTER": self.cut_after}
 
     def get_data_dictionary(self) -> DataFeed:
         feed = DataFeed()

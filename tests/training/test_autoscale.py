@@ -16,13 +16,7 @@ from warpdrive_min import EnvWrapper
 from warpdrive_min.errors import ConfigError, DeviceMemoryError
 from warpdrive_min.training.config import RunConfig
 from warpdrive_min.training.scale import autoscale
-from warpdrive_min.training.scale.autoscale import (
-    MemoryModel,
-    ScalingTrial,
-    auto_scale,
-    live_storages,
-    peak_bytes,
-)
+from warpdrive_min.training.scale.autoscale import MemoryModel, ScalingTrial, auto_scale, live_storages, peak_bytes
 from warpdrive_min.training.trainer import Trainer
 
 MARGIN = 0.04

@@ -31,12 +31,7 @@ from warpdrive_min.errors import ConfigError
 from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.algorithms.actor_critic import PPO as Ppo
 from warpdrive_min.training.build import make_models
-from warpdrive_min.training.config import (
-    CentralisedCriticConfig,
-    ModelConfig,
-    PolicyConfig,
-    RunConfig,
-)
+from warpdrive_min.training.config import CentralisedCriticConfig, ModelConfig, PolicyConfig, RunConfig
 from warpdrive_min.training.loop import checkpoint
 from warpdrive_min.training.loop.evaluation import evaluate
 from warpdrive_min.training.loop.global_states import GlobalStates

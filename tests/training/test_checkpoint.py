@@ -24,16 +24,7 @@ from torch import Tensor
 from tests.training.builders import limited
 from warpdrive_min.errors import CheckpointError, ConfigError, DiskFullError
 from warpdrive_min.training.loop import checkpoint
-from warpdrive_min.training.loop.checkpoint import (
-    Header,
-    Writer,
-    discard_after,
-    find,
-    latest,
-    load,
-    restore,
-    save,
-)
+from warpdrive_min.training.loop.checkpoint import Header, Writer, discard_after, find, latest, load, restore, save
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -14,16 +14,8 @@ from tests.training.builders import make_buffer, refused
 from warpdrive_min.dialect.learning import WarpDriveDDPG, n_step_returns
 from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.algorithms.ddpg import DDPG
-from warpdrive_min.training.config import (
-    ActorCriticConfig,
-    ActorModelConfig,
-    CriticModelConfig,
-    PolicyConfig,
-)
-from warpdrive_min.training.models.fully_connected import (
-    FullyConnectedActionValueCritic,
-    FullyConnectedActor,
-)
+from warpdrive_min.training.config import ActorCriticConfig, ActorModelConfig, CriticModelConfig, PolicyConfig
+from warpdrive_min.training.models.fully_connected import FullyConnectedActionValueCritic, FullyConnectedActor
 
 SPACE = ActionSpace((), 1, (-1.0,), (1.0,))
 TAU, GAMMA, LR = 0.25, 0.5, 0.1

@@ -76,8 +76,7 @@ ON_NUMBA = [("A2C", 16, "tf32"), ("two policies", None, "fp32")]
 
 
 @pytest.mark.parametrize(
-    ("backend", "rule", "max_rows", "precision"),
-    runs_here(*FORMS, backends=BACKENDS, on_numba=ON_NUMBA, nightly=SLOW),
+    ("backend", "rule", "max_rows", "precision"), runs_here(*FORMS, backends=BACKENDS, on_numba=ON_NUMBA, nightly=SLOW)
 )
 def test_weights_are_those_of_a_pass_of_its_own(backend, rule, max_rows, precision, monkeypatch):
     """Kept passes give the weights of a separate pass.

@@ -57,10 +57,7 @@ NEEDS = {
             {"network": WIDE},
         ],
     ),
-    ("learning", 1): (
-        ON_GPU,
-        [{"has_critic": True}, *TRITON, LAYERS, {"is_box": True}, {"network": LARGE}],
-    ),
+    ("learning", 1): (ON_GPU, [{"has_critic": True}, *TRITON, LAYERS, {"is_box": True}, {"network": LARGE}]),
     ("learning", 2): (
         Facts(network=WIDE),
         [
@@ -162,11 +159,7 @@ NEEDS = {
 """Facts that allow a path, with changes that forbid it."""
 KEPT_BY_TORCH = (
     replace(NEEDS["forward passes", 0][0], precision="fp32"),
-    [
-        *NEEDS["forward passes", 0][1][:14],
-        {"precision": "bf16"},
-        {"gpu_bytes": 10**9},
-    ],
+    [*NEEDS["forward passes", 0][1][:14], {"precision": "bf16"}, {"gpu_bytes": 10**9}],
 )
 NEEDS["forward passes", 1] = KEPT_BY_TORCH
 

@@ -10,17 +10,7 @@ import pytest
 
 from envs import ENVS
 from tests.environments.counter import Counter
-from tests.training.builders import (
-    A2C,
-    CLASSIC,
-    TAG,
-    differences,
-    everything,
-    make_run,
-    make_trainer,
-    rows_of,
-    weights,
-)
+from tests.training.builders import A2C, CLASSIC, TAG, differences, everything, make_run, make_trainer, rows_of, weights
 from warpdrive_min import DataFeed
 from warpdrive_min.training.loop import checkpoint
 

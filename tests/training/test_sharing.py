@@ -25,10 +25,7 @@ from warpdrive_min.errors import ConfigError
 BACKENDS = ["cpu", "host", *ON_GPU]
 TAG = {"num_taggers": 69, "grid_length": 9, "episode_length": 5}
 LAYERS = {"fc_dims": [32, 16], "activation": "tanh"}
-RULES = {
-    "A2C": {**A2C, "model": LAYERS},
-    "PPO": {**PPO, "model": {**LAYERS, "shared": False}},
-}
+RULES = {"A2C": {**A2C, "model": LAYERS}, "PPO": {**PPO, "model": {**LAYERS, "shared": False}}}
 
 
 def trainer_of(rule, backend, *, shares=True, precision="fp32", **given):

@@ -345,13 +345,7 @@ WRONG = {
     "batch": (Clock(), ONE, {"trainer": {"train_batch_size": 25}}, "trainer.train_batch_size", 25),
     "agent missing": (Clock(num_agents=3), POLICIES, {"agents": {"even": [0], "odd": [1]}}, "policies", [0, 1]),
     "agent twice": (Clock(), POLICIES, {"agents": {"even": [0, 1], "odd": [1]}}, "policies", [0, 1, 1]),
-    "unknown policy": (
-        Clock(),
-        POLICIES,
-        {"agents": {"even": [0], "third": [1]}},
-        "policies",
-        ["even", "third"],
-    ),
+    "unknown policy": (Clock(), POLICIES, {"agents": {"even": [0], "third": [1]}}, "policies", ["even", "third"]),
     "no map": (Clock(), POLICIES, {}, "policies", None),
     "number of environments": (
         Clock(),

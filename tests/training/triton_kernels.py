@@ -20,15 +20,7 @@ from triton.runtime.jit import JITFunction
 
 from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.config import Precision
-from warpdrive_min.training.paths.fused import (
-    activations,
-    learning,
-    loss,
-    narrow,
-    rows,
-    shared,
-    wide,
-)
+from warpdrive_min.training.paths.fused import activations, learning, loss, narrow, rows, shared, wide
 from warpdrive_min.training.paths.fused.cpu import Network
 from warpdrive_min.training.paths.fused.loss import Learned, LossRule, Minibatch, Rows
 
