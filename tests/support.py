@@ -9,10 +9,24 @@ from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner, Result
 
 from warpdrive_min import BACKENDS, CUDADataManager, CUDAFunctionManager, DataFeed
 from warpdrive_min.backends import cuda_c
 from warpdrive_min.backends.numba_cuda import simulated
+from warpdrive_min.cli import app
+
+
+def run(*words: object, exits: int | None = 0) -> Result:
+    """Run `python -m warpdrive_min` in this process; return its result.
+
+    Args:
+        words: Words of the command line.
+        exits: Expected exit code; None: any.
+    """
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    assert exits in (None, result.exit_code), result.output
+    return result
 
 
 def is_simulated(backend: str) -> bool:

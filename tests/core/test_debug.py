@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import shutil
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from envs.tag_gridworld import TagGridWorld
 from tests.environments import fragile
 from tests.environments.fragile import Fragile
 from tests.environments.relay import Relay
-from tests.support import needs_cuda_compiler
+from tests.support import needs_cuda_compiler, run
 from warpdrive_min import EnvWrapper, backends
 from warpdrive_min.agreement import Subject
 from warpdrive_min.agreement.bisect import Run, environment_run, first_fault
 from warpdrive_min.agreement.changes import Change, Setting, changes, is_fresh
 from warpdrive_min.backends import cuda_c
 from warpdrive_min.backends.cuda_source import warp_drive_sizes, whole_text, with_starts
-from warpdrive_min.cli import app
 from warpdrive_min.function_manager import KERNELS, LaunchShape
 from warpdrive_min.tracing import named
 from warpdrive_min.training.paths.exact import exact
@@ -208,27 +207,24 @@ def test_changes_fit_the_backend():
 # ------------------------------------------------------------------ command
 
 
-def invoke(*words):
-    return CliRunner().invoke(app, ["debug", *words])
+debug = partial(run, "debug")
 
 
 def test_command_names_kernel_element_and_cause():
     """The exit code is 1, and the text says what to look for."""
     words = [FRAGILE, "--backend", "host", "--envs", "3", "--steps", "2", "--change", "order"]
-    result = invoke(*words, "--bisect", "--set", "fault=no barrier")
-    assert result.exit_code == 1, result.output
+    result = debug(*words, "--bisect", "--set", "fault=no barrier", exits=1)
     assert "order     DIFFERS" in result.stdout
     assert "kernel 'step'" in result.stdout
     assert "observations of environment 0, agent 0, component 0" in result.stdout
     assert "a barrier is missing" in result.stdout
-    assert invoke(*words).exit_code == 0
+    debug(*words)
 
 
 def test_command_repeats_a_training():
     """A training's iterations are compared, with separate kernels."""
     few = ("--backend", "cpu", "--envs", "4", "--steps", "1", "--set", "trainer.train_batch_size=16")
-    result = invoke("cartpole", "--train", "a2c", *few, "--bisect")
-    assert result.exit_code == 0, result.output
+    result = debug("cartpole", "--train", "a2c", *few, "--bisect")
     assert "memory    equal" in result.stdout
 
 
@@ -246,8 +242,7 @@ def test_command_repeats_a_training():
 )
 def test_bad_input_is_one_line(words, text):
     """The exit code is 2."""
-    result = invoke(*words)
-    assert result.exit_code == 2
+    result = debug(*words, exits=2)
     assert text in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
 
@@ -337,6 +332,5 @@ def test_barrier_missing_in_shipped_network_kernels_is_located(tmp_path, monkeyp
     monkeypatch.setattr(exact, "KERNELS", tmp_path / "kernels")
     words = ["cartpole", "--backend", "pycuda", "--envs", "64", "--steps", "1", "--train", "a2c", "--bisect", "--fused"]
     words += [f"--change={name}" for name in ("memory", "delays-1", "delays-2")]
-    result = invoke(*words, "--set", "trainer.exact=true", "--set", "trainer.train_batch_size=1024")
-    assert result.exit_code == 1, result.output
+    result = debug(*words, "--set", "trainer.exact=true", "--set", "trainer.train_batch_size=1024", exits=1)
     assert "launch 2, kernel 'evaluate': out[" in result.stdout

@@ -6,21 +6,18 @@ import json
 import re
 import sys
 from dataclasses import replace
+from functools import partial
 
 import pytest
-import typer
-from typer.testing import CliRunner
 
-from tests.support import is_simulated, on_every_backend
+from tests.support import is_simulated, on_every_backend, run
 from warpdrive_min import BACKENDS
 from warpdrive_min.agreement import CHECKS, Subject, bounds, load_class, run_checks
 from warpdrive_min.agreement.checks import python_class
 from warpdrive_min.commands.new_env import write_starter
-from warpdrive_min.commands.validate import validate
 from warpdrive_min.errors import ConfigError
 
-APP = typer.Typer()
-APP.command()(validate)
+validate = partial(run, "validate")
 QUICK = ("--backend", "cpu", "--no-card", "--check", "flags", "--check", "finite")
 
 
@@ -319,16 +316,10 @@ def test_flag_that_is_never_cleared_is_caught_in_the_reference_too(write):
 # ------------------------------------------------------------------ the command
 
 
-def run(*arguments):
-    """Call the command."""
-    return CliRunner().invoke(APP, [str(each) for each in arguments])
-
-
 def test_command_reports_as_table_and_json(write, tmp_path):
     """The command reports a table and JSON with configs and seeds."""
     report = tmp_path / "report.json"
-    result = run(write(), *QUICK, "--configs", 2, "--seed", 5, "--config", "n_agents=3", "--json", report)
-    assert result.exit_code == 0, result.output
+    result = validate(write(), *QUICK, "--configs", 2, "--seed", 5, "--config", "n_agents=3", "--json", report)
     assert "passed (2 runs)" in result.output
     found = json.loads(report.read_text())
     assert found["class"] == "Ring"
@@ -349,8 +340,7 @@ def test_command_shows_speeds(write):
 
     It names the publishing tool.
     """
-    result = run(write(), "--backend", "cpu", "--check", "flags", "--envs", 2)
-    assert result.exit_code == 0, result.output
+    result = validate(write(), "--backend", "cpu", "--check", "flags", "--envs", 2)
     assert all(f" {n} " in result.output for n in (2, 20, 200))
     assert "python -m bench" in result.output
 
@@ -360,8 +350,7 @@ def test_command_takes_the_name_of_a_shipped_environment():
 
     Bounds run too, in a separate process.
     """
-    result = run("cartpole", "--backend", "cpu", "--check", "flags", "--check", "bounds", "--envs", 2)
-    assert result.exit_code == 0, result.output
+    result = validate("cartpole", "--backend", "cpu", "--check", "flags", "--check", "bounds", "--envs", 2)
     assert result.output.startswith("CartPole")
     assert "python -m bench run --env cartpole`" in result.output
 
@@ -371,11 +360,10 @@ def test_command_has_small_sizes_in_the_simulator_unless_others_are_asked_for(wr
 
     It reports this, as faults that need time or many environments are missed.
     """
-    monkeypatch.setattr(sys.modules[validate.__module__], "_is_simulated", lambda backend: backend == "cpu")
+    monkeypatch.setattr("warpdrive_min.commands.validate._is_simulated", lambda backend: backend == "cpu")
     package, report = write(), tmp_path / "report.json"
     for asked, sizes in (([], (3, 5)), (["--envs", 4], (4, 5)), (["--envs", 8, "--steps", 40], (8, 40))):
-        result = run(package, *QUICK, *asked, "--json", report)
-        assert result.exit_code == 0, result.output
+        result = validate(package, *QUICK, *asked, "--json", report)
         assert "set --envs and --steps for more" in result.output
         assert {(each["n_envs"], each["n_steps"]) for each in json.loads(report.read_text())["results"]} == {sizes}
 
@@ -386,8 +374,7 @@ def test_command_fails_with_a_check(write):
     source.write_text(
         source.read_text().replace("clock.done[:] = results.terminated", "clock.done[:] = 3 * results.terminated")
     )
-    result = run(source.parent, *QUICK)
-    assert result.exit_code == 1
+    result = validate(source.parent, *QUICK, exits=1)
     assert "want 0 or 1, got 3" in result.output
 
 
@@ -399,8 +386,7 @@ def test_command_names_the_first_error_of_a_build_and_skips_the_rest_in_a_row(wr
     """
     source = write() / "kernel.cu"
     source.write_text(source.read_text().replace(REWARD, "    nowhere += 1;\n" + REWARD))
-    result = run(source.parent, "--backend", "host", "--no-card", "--config", "n_agents=3")
-    assert result.exit_code == 1
+    result = validate(source.parent, "--backend", "host", "--no-card", "--config", "n_agents=3", exits=1)
     assert "nowhere" in result.output
     assert result.output.count("build failed") == 1
     assert re.search(r"\d+ checks .*skipped .*build failed; fix that first", result.output)
@@ -422,8 +408,7 @@ def test_command_names_the_first_error_of_a_build_and_skips_the_rest_in_a_row(wr
 )
 def test_command_says_what_it_cannot_check(arguments, message):
     """Without possible checks, the exit code is 2, with a reason."""
-    result = run(*arguments)
-    assert result.exit_code == 2, result.output
+    result = validate(*arguments, exits=2)
     assert message in result.output
 
 

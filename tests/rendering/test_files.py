@@ -10,19 +10,18 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
-import typer
 from PIL import Image
-from typer.testing import CliRunner
 
 from envs import ENVS, TagContinuous
 from tests.rendering.builders import TAG, recorded
-from tests.support import Page
+from tests.support import Page, run
 from tests.training.builders import limited
-from warpdrive_min.commands.render import POLICIES, render
+from warpdrive_min.commands.render import POLICIES
 from warpdrive_min.errors import ConfigError, DiskFullError, WriteError, known
 from warpdrive_min.rendering import Circles, Episode, Markers, Scene, Text, time_series, write
 from warpdrive_min.rendering import Path as Line
@@ -253,21 +252,17 @@ def test_write_errors_name_what_is_known(film, tmp_path, monkeypatch):
 # ------------------------------------------------------------------ command
 
 
-def run(*arguments: str) -> Any:
-    app = typer.Typer()
-    app.command()(render)
-    return CliRunner().invoke(app, arguments)
+render = partial(run, "render")
 
 
 def test_command_writes_the_format_of_the_suffix(tmp_path):
     """The command plays Tag with the given config, as a page."""
     out = tmp_path / "tag.html"
-    result = run(
+    result = render(
         "tag_continuous", "--out", str(out), "--backend", "cpu", "--steps", "3", "--seed", "4", "--n-envs", "2",
         "--env-id", "1", "--config", "num_taggers=2", "--config", "start=fixed",
         "--config", "use_full_observation=False",
     )  # fmt: skip
-    assert result.exit_code == 0, result.output
     assert "backend: cpu" in result.output
     assert "TagContinuous, 3 steps, not ended" in result.output
     data = json.loads(Page(out.read_text(encoding="utf-8")).scripts["application/json"])
@@ -280,8 +275,7 @@ def test_command_writes_the_format_of_the_suffix(tmp_path):
 @pytest.mark.parametrize("env", ENVS)
 def test_command_plays_every_environment(env, tmp_path):
     """The command plays three steps of each environment."""
-    result = run(env, "--out", str(tmp_path / "film.html"), "--backend", "cpu", "--steps", "3")
-    assert result.exit_code == 0, result.output
+    render(env, "--out", str(tmp_path / "film.html"), "--backend", "cpu", "--steps", "3")
     data = json.loads(Page((tmp_path / "film.html").read_text(encoding="utf-8")).scripts["application/json"])
     assert (data["title"], data["n_frames"]) == (ENVS[env].name, 4)
     assert data["layers"]
@@ -292,8 +286,7 @@ def test_command_saves_the_episode(tmp_path):
 
     Without --backend it uses the first available one.
     """
-    result = run("cartpole", "--out", str(tmp_path / "cartpole.npz"))
-    assert result.exit_code == 0, result.output
+    result = render("cartpole", "--out", str(tmp_path / "cartpole.npz"))
     episode = Episode.load(tmp_path / "cartpole.npz")
     assert f"backend: {episode.backend}" in result.output
     assert episode.outcome == "terminated"
@@ -314,15 +307,13 @@ def test_command_saves_the_episode(tmp_path):
 )
 def test_command_errors_name_what_is_known(arguments, message, tmp_path):
     """A wrong argument gives one line with the valid ones."""
-    result = run(*arguments, "--out", str(tmp_path / "film.html"))
-    assert result.exit_code == 1
+    result = render(*arguments, "--out", str(tmp_path / "film.html"), exits=1)
     assert message in result.output
     assert not list(tmp_path.iterdir())
 
 
 def test_command_refuses_an_unknown_suffix_before_it_plays(tmp_path):
     """An unknown suffix is refused before the first step."""
-    result = run("cartpole", "--out", str(tmp_path / "film.avi"))
-    assert result.exit_code == 1
+    result = render("cartpole", "--out", str(tmp_path / "film.avi"), exits=1)
     assert "backend" not in result.output
     assert "unknown format '.avi'" in result.output

@@ -8,6 +8,7 @@ import json
 import platform
 import shutil
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from tests.support import run
 from tests.training import builders
 from tests.training.builders import ON_GPU, RUNS, make_run, refused
-from tests.training.test_commands import N_ITERATIONS, TINY, run, train
+from tests.training.test_commands import N_ITERATIONS, TINY, train
 from warpdrive_min import backends
 from warpdrive_min.cli import app
 from warpdrive_min.commands import verify as verify_command
@@ -44,7 +46,6 @@ def certified(tmp_path_factory):
         basedir, "--seed", "3", "--results-dir", "whole", "--certify", "--set", "saving.model_params_save_freq=3"
     )
     torch.set_num_threads(threads)
-    assert result.exit_code == 0, result.output
     return basedir / "single_cartpole" / "experiments" / "whole" / certificates.NAME, result.output
 
 
@@ -64,6 +65,9 @@ def forged(certified, tmp_path):
 
 
 # ------------------------------------------------------------------ content
+
+
+verify = partial(run, "verify", exits=None)
 
 
 def verdict(result: Any) -> tuple[int, str]:
@@ -165,10 +169,10 @@ def test_verify_replays_a_run_and_writes_nothing(certified):
     """
     path, _ = certified
     before = sorted(path.parent.rglob("*"))
-    result = run("verify", path.parent)
+    result = verify(path.parent)
     assert verdict(result) == (0, "VERIFIED")
     assert "iterations 0 to 10 of 10 of cartpole, seed 3; 6 points of" in result.output
-    result = run("verify", path, "--iterations", "5", "--json")
+    result = verify(path, "--iterations", "5", "--json")
     told = json.loads(result.output)
     assert (told["verdict"], told["last"], told["n_points"], told["differs"]) == ("VERIFIED", 4, 4, {})
     assert sorted(path.parent.rglob("*")) == before
@@ -202,7 +206,7 @@ def test_verify_writes_nothing_wherever_a_certificate_saves(forged, tmp_path, mo
 
     monkeypatch.setattr(Path, "mkdir", forbid)
     path = forged(lambda fields: fields["run_config"]["saving"].update(folders, sinks=["csv"], keep_last=1))
-    result = run("verify", path)
+    result = verify(path)
     assert verdict(result) == (0, "VERIFIED"), result.output
     assert list(tmp_path.iterdir()) == [path]
     saving = certificates.replay_config(Certificate.read(path), "cpu", "given")["saving"]
@@ -243,8 +247,7 @@ def test_verify_says_where_a_forged_certificate_differs(what, forged, certified)
     """
     change, agreed, said = FORGERIES[what]
     path = forged(change)
-    result = run("verify", path)
-    assert result.exit_code == 1, result.output
+    result = verify(path, exits=1)
     reached = "no iteration, not even the start," if agreed is None else f"iterations 0 to {agreed} "
     assert result.output.startswith(f"DIFFERS: {reached}")
     assert said in result.output
@@ -260,7 +263,7 @@ def test_verify_tells_of_code_that_changed_and_of_its_bits(certified, forged, mo
         fields["origin"]["sources"]["warpdrive_min/training/returns.py"] = "2" * 64
         fields["origin"]["dependencies"]["numpy"] = "1.0"
 
-    result = run("verify", forged(change), "--iterations", "1")
+    result = verify(forged(change), "--iterations", "1")
     assert verdict(result) == (0, "VERIFIED")
     assert "not as recorded: source warpdrive_min/training/returns.py, 222222222222 recorded, " in result.output
     assert "not as recorded: dependency numpy, 1.0 recorded, " in result.output
@@ -272,7 +275,7 @@ def test_verify_tells_of_code_that_changed_and_of_its_bits(certified, forged, mo
             next(trainer.groups["shared"].acting.parameters())[0, 0] *= 1 + 2**-23
 
     monkeypatch.setattr(Trainer, "update", changed)
-    result = run("verify", certified[0])
+    result = verify(certified[0])
     assert verdict(result) == (1, "DIFFERS")
     assert f"first difference: {WEIGHT} after iteration 1: " in result.output
 
@@ -283,10 +286,10 @@ def test_verify_on_other_hardware(forged, monkeypatch):
     def elsewhere(fields):
         fields["origin"]["machine"]["cpu"] = "Abacus 3"
 
-    result = run("verify", forged(elsewhere), "--iterations", "1")
+    result = verify(forged(elsewhere), "--iterations", "1")
     assert verdict(result) == (0, "VERIFIED")
     assert "other hardware: cpu, Abacus 3 recorded, " in result.output
-    result = run("verify", forged(lambda fields: (elsewhere(fields), spoil_weight(fields))))
+    result = verify(forged(lambda fields: (elsewhere(fields), spoil_weight(fields))))
     assert verdict(result) == (2, "OTHER HARDWARE")
     assert "iterations 0 to 2 of 10 of cartpole" in result.output
 
@@ -302,7 +305,6 @@ def test_exact_runs_are_verified_elsewhere(backend, tmp_path, monkeypatch):
     result = train(
         tmp_path, "--certify", "--results-dir", "r", "--backend", backend, "--seed", "3", values=TINY | small
     )
-    assert result.exit_code == 0, result.output
     path = tmp_path / "single_cartpole" / "experiments" / "r" / certificates.NAME
     found = Certificate.read(path)
     assert "linear_weights" in found.origin.machine_code
@@ -312,17 +314,16 @@ def test_exact_runs_are_verified_elsewhere(backend, tmp_path, monkeypatch):
         verify_command, "replay", lambda *given: (seen.append(torch.get_num_threads()), replay(*given))[1]
     )
     torch.set_num_threads(2)
-    result = run("verify", path, "--backend", "host")
+    result = verify(path, "--backend", "host")
     assert verdict(result) == (0, "VERIFIED"), result.output
     assert seen == [2], "not 64 threads, which need not have cores here"
     elsewhere = found.origin.model_copy(update={"machine": {**found.origin.machine, "cpu": "Abacus 3"}})
     other = found.points[1].model_copy(update={"tensors": {**found.points[1].tensors, WEIGHT: "0" * 64}})
     short = {"points": (found.points[0], other), "curve": found.curve[:1]}
     found.model_copy(update={"origin": elsewhere} | short).write(path)
-    result = run("verify", path, "--backend", "host")
+    result = verify(path, "--backend", "host")
     assert verdict(result) == (1, "DIFFERS"), "no machine explains other bits"
-    result = run("verify", path, "--backend", "cpu")
-    assert result.exit_code == 5
+    result = verify(path, "--backend", "cpu", exits=5)
     assert "exact training has kernels in CUDA C (got 'cpu'); use backend host or pycuda" in result.output
 
 
@@ -346,7 +347,7 @@ def test_verify_takes_another_backend_where_the_recorded_one_cannot_run(forged, 
     monkeypatch.setattr(
         verify_command, "replay", lambda *given: (seen.append(torch.get_num_threads()), replay(*given))[1]
     )
-    result = run("verify", forged(on_a_gpu))
+    result = verify(forged(on_a_gpu))
     assert verdict(result) == (2, "OTHER HARDWARE")
     assert "other hardware: backend, pycuda recorded, cpu here" in result.output
     assert "other hardware: gpu, NVIDIA Abacus recorded, none here" in result.output
@@ -383,8 +384,7 @@ def test_damaged_certificates_are_refused(spoil, said, certified, tmp_path):
         text = certified[0].read_text()
         assert spoil(text) != text
         path.write_text(spoil(text))
-    result = run("verify", path)
-    assert result.exit_code == 5
+    result = verify(path, exits=5)
     assert f"certificate {path}: {said}" in result.output
 
 
@@ -426,8 +426,7 @@ def _model(fields: dict) -> dict:
 )
 def test_certificates_that_cannot_be_replayed_are_refused(change, said, forged):
     """The error names an unknown release, or an impossible run config."""
-    result = run("verify", forged(change))
-    assert result.exit_code == 5
+    result = verify(forged(change), exits=5)
     assert said in result.output
 
 
@@ -440,10 +439,9 @@ def stopped_once(tmp_path_factory, certified):
     basedir = tmp_path_factory.mktemp("stopped")
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    result = train(basedir, "--seed", "3", "--results-dir", "whole", "--certify", "--iterations", "6",
+    train(basedir, "--seed", "3", "--results-dir", "whole", "--certify", "--iterations", "6",
                    "--set", "saving.model_params_save_freq=3")  # fmt: skip
     torch.set_num_threads(threads)
-    assert result.exit_code == 0, result.output
     return basedir / "single_cartpole" / "experiments" / "whole"
 
 
@@ -459,13 +457,12 @@ def test_certificate_goes_on_with_its_run(stopped, certified, tmp_path):
     want = {point.iteration: point for point in Certificate.read(certified[0]).points}
     for more, folder in (([], stopped), (["--results-dir", tmp_path / "other"], tmp_path / "other")):
         source = stopped if not more else tmp_path / "copy"
-        result = run("train", "--resume", source, "--certify", "--quiet", *more)
-        assert result.exit_code == 0, result.output
+        run("train", "--resume", source, "--certify", "--quiet", *more)
         found = Certificate.read(folder)
         assert [point.iteration for point in found.points] == [0, 1, 2, 4, 6, 8, N_ITERATIONS]
         assert all(point == want[point.iteration] for point in found.points if point.iteration in want)
         assert found.curve == Certificate.read(certified[0]).curve
-    assert run("verify", stopped).output.startswith("VERIFIED: iterations 0 to 10 of 10")
+    assert verify(stopped).output.startswith("VERIFIED: iterations 0 to 10 of 10")
 
 
 def test_certificate_goes_back_with_its_run(stopped, certified):
@@ -473,8 +470,7 @@ def test_certificate_goes_back_with_its_run(stopped, certified):
 
     Files after that checkpoint are written again.
     """
-    result = run("train", "--resume", stopped / "checkpoints" / "checkpoint_000000003", "--certify")
-    assert result.exit_code == 0, result.output
+    run("train", "--resume", stopped / "checkpoints" / "checkpoint_000000003", "--certify")
     found = Certificate.read(stopped)
     assert found.points == Certificate.read(certified[0]).points
 
@@ -526,8 +522,7 @@ def test_runs_that_do_not_go_on_as_they_began_are_refused(change, more, said, st
     if change is not None:
         change(stopped)
     before = {path: path.read_bytes() for path in stopped.glob(certificates.NAME)}
-    result = run("train", "--resume", stopped, "--certify", *more)
-    assert result.exit_code == 1
+    result = run("train", "--resume", stopped, "--certify", *more, exits=1)
     assert said in result.output
     assert {path: path.read_bytes() for path in stopped.glob(certificates.NAME)} == before
 
@@ -544,18 +539,17 @@ def test_what_is_no_single_run_is_not_certified(more, said, tmp_path):
 
     A search is for a number of environments.
     """
-    result = train(tmp_path, "--certify", *more)
-    assert result.exit_code == 1
+    result = train(tmp_path, "--certify", *more, exits=1)
     assert f"train.certify: {said}" in result.output
 
 
 def test_population_is_certified(tmp_path):
     """A certificate of a population has the weights of all members."""
-    assert train(tmp_path, "--certify", "--population", "2", "--results-dir", "both").exit_code == 0
+    train(tmp_path, "--certify", "--population", "2", "--results-dir", "both")
     folder = tmp_path / "single_cartpole" / "experiments" / "both"
     assert Certificate.read(folder).run_config["population"]["size"] == 2
     assert "policy/shared/model/members.fc.0.0.weight" in Certificate.read(folder).points[-1].tensors
-    assert run("verify", folder).output.startswith(f"VERIFIED: iterations 0 to {N_ITERATIONS} of")
+    assert verify(folder).output.startswith(f"VERIFIED: iterations 0 to {N_ITERATIONS} of")
 
 
 def test_weights_from_a_file_are_not_certified(certified, tmp_path):

@@ -12,10 +12,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from envs import ENVS
-from tests.support import BACKENDS_HERE, is_simulated
+from tests.support import BACKENDS_HERE, is_simulated, run
 from tests.training.builders import (
     A2C,
     CENTRAL,
@@ -36,7 +35,6 @@ from tests.training.builders import (
     weights,
 )
 from warpdrive_min import EnvWrapper
-from warpdrive_min.cli import app
 from warpdrive_min.errors import ConfigError, TrainingError
 from warpdrive_min.training import build
 from warpdrive_min.training.config import PopulationConfig, RunConfig
@@ -482,34 +480,30 @@ def test_commands_train_and_evaluate_a_population(tmp_path):
     }
     settings = [part for key, value in values.items() for part in ("--set", f"{key}={json.dumps(value)}")]
     arguments = ["--backend", "host", "--population", "4", "--seed", "3", "--results-dir", "run", "--iterations", "2"]
-    told = CliRunner().invoke(app, ["train", "-e", "cartpole", *arguments, *settings])
-    assert told.exit_code == 0, told.output
+    told = run("train", "-e", "cartpole", *arguments, *settings)
     assert "4 members of 4 environments" in told.output
     assert "0 of 4 members reached the target return" in told.output
     folder = tmp_path / "single_cartpole" / "experiments" / "run"
-    told = CliRunner().invoke(app, ["train", "--resume", str(folder), "-q"])
-    assert told.exit_code == 0, told.output
+    run("train", "--resume", folder, "-q")
     rows = rows_of_members(folder)
     assert [row["member"] for row in rows] == [*"0123"] * 3
     assert [row["seed"] for row in rows[:4]] == ["3", "4", "3", "4"]
-    played = ["evaluate", str(folder), "--episodes", "5", "--backend", "host"]
-    found = json.loads(CliRunner().invoke(app, [*played, "--json"]).output)
+    played = ["evaluate", folder, "--episodes", "5", "--backend", "host"]
+    found = json.loads(run(*played, "--json").output)
     assert [(row["member"], row["seed"], row["lr"]) for row in found["members"]] == [
         (0, 3, 0.01), (1, 4, 0.01), (2, 3, 0.001), (3, 4, 0.001)
     ]  # fmt: skip
     best = max(found["members"], key=lambda row: row["mean_return"])
     assert found["members"][found["best_member"]]["mean_return"] == best["mean_return"]
-    text = CliRunner().invoke(app, played).output
+    text = run(*played).output
     assert f"best: member {found['best_member']}" in text
-    one = json.loads(CliRunner().invoke(app, [*played, "--member", "2", "--json"]).output)
+    one = json.loads(run(*played, "--member", "2", "--json").output)
     assert one["member"] == 2
     assert one["policies"]["shared"]["n_episodes"] == 5
     episode = tmp_path / "episode.npz"
-    told = CliRunner().invoke(app, ["render", "--policy", str(folder), "--member", "1", "--out", str(episode)])
-    assert told.exit_code == 0, told.output
+    run("render", "--policy", folder, "--member", "1", "--out", str(episode))
     assert episode.exists()
-    refusal = CliRunner().invoke(app, ["train", "--resume", str(folder), "--auto-scale"])
-    assert refusal.exit_code == 1
+    refusal = run("train", "--resume", folder, "--auto-scale", exits=1)
     assert "population.size" in refusal.output
 
 
