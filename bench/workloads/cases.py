@@ -31,7 +31,8 @@ def _points(name: str, preset: Preset) -> list[Point]:
     found: list[Point] = FUNCTIONS[f"{name}_points"]("full" if preset == "paper" else preset)
     if preset != "paper":
         return found
-    return [each for each in found if any(matches({"case": name, **each}, row) for row in IN_PAPER)]
+    rows = [row for row in IN_PAPER if matches({"case": name}, [each for each in row if each.startswith("case=")])]
+    return [each for each in found if any(matches({"case": name, **each}, row) for row in rows)]
 
 
 def _pairs(name: str, over: Sequence[str], preset: Preset) -> Pairs:

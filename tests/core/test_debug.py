@@ -14,7 +14,7 @@ from envs.tag_gridworld import TagGridWorld
 from tests.environments import fragile
 from tests.environments.fragile import Fragile
 from tests.environments.relay import Relay
-from tests.support import needs_cuda_compiler, run
+from tests.support import by_night, needs_cuda_compiler, run
 from warpdrive_min import EnvWrapper, backends
 from warpdrive_min.agreement import Subject
 from warpdrive_min.agreement.bisect import Run, environment_run, first_fault
@@ -55,7 +55,7 @@ def fault_of(cls, change, backend="host", *, n=2, is_located=True, **config):
     return first_fault(lambda: environment_run(subject), table[change], n, is_located=is_located)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["blocks", "relay", by_night("threads")])
 def test_planted_fault_is_located(kind):
     """Each fault is found in the step, at its first array.
 
