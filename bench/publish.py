@@ -43,6 +43,8 @@ from .workloads.cases import CASES, jobs
 from .workloads.shared import availability
 
 _T = TypeVar("_T")
+OF_ALL_CARDS: Final = ("scaling", "determinism")
+"""Cases whose points may use several cards."""
 PROCESSES: Final[dict[Preset, int]] = {"smoke": 1, "default": 1, "full": 1, "paper": 5}
 """Default number of processes of each timed point."""
 
@@ -122,13 +124,14 @@ class Publication:
     def jobs(self) -> list[Job]:
         """Return this shard's points of available backends, a job for each process.
 
-        Shards on GPUs leave points on the CPU to the call without a shard: they share a host, and would disturb them.
+        Shards on GPUs leave some points to the call without a shard: those on the CPU, which they would disturb, and
+        those of several cards.
         """
         states = availability()
         wanted = jobs(self.context.preset, self.wanted.points)
         here = [job for job in wanted if states[str(job.point["backend"])].available]
         if self.is_shard and self.context.machine.get("gpu"):
-            here = [job for job in here if is_on_gpu(job)]
+            here = [job for job in here if is_on_gpu(job) and job.case.name not in OF_ALL_CARDS]
         return in_processes(self.of_shard(here), self.processes)
 
     def records(self) -> list[Record]:
@@ -407,11 +410,12 @@ def run_search(publication: Publication) -> Iterator[str]:
     """Measure variants of peers that no search of their versions has."""
     wanted, run = _peers(publication)
     file, *_ = publication.searches
-    for job, records, comparison in search.search(wanted, run, publication.searches, publication.at_once):
-        if records[0].status != "skipped":
-            for each in [*records, comparison] if comparison else records:
-                append(file, each)
-        yield f"{point_name(job.case, job.point)}: {records[0].status}"
+    for of_peer in by_peer(wanted):
+        for job, records, comparison in search.search(of_peer, run, publication.searches, publication.at_once):
+            if records[0].status != "skipped":
+                for each in [*records, comparison] if comparison else records:
+                    append(file, each)
+            yield f"{point_name(job.case, job.point)}: {records[0].status}"
 
 
 def run_peers(publication: Publication) -> Iterator[str]:
@@ -419,10 +423,15 @@ def run_peers(publication: Publication) -> Iterator[str]:
     wanted, run = _peers(publication)
     wanted = search.after_search(wanted, run, publication.searches)
     todo = unfinished(wanted, publication.records(), publication.comparisons())
-    measured = sides.measure_each(todo, run, publication.at_once)
+    measured = (each for of_peer in by_peer(todo) for each in sides.measure_each(of_peer, run, publication.at_once))
     for index, (job, records, comparison) in enumerate(measured, start=1):
         publication.add(records, comparison)
         yield f"{index}/{len(todo)} {point_name(job.case, job.point)}: {records[0].status}"
+
+
+def by_peer(wanted: Sequence[PeerJob]) -> list[list[PeerJob]]:
+    """Return the points of each peer, which are measured peer by peer."""
+    return list(groups_of(wanted, lambda job: job.peer.name).values())
 
 
 def _peers(publication: Publication) -> tuple[list[PeerJob], sides.Run]:

@@ -1,6 +1,6 @@
 """Search of a peer's fastest variant, done once per versions and kind of card.
 
-Later sets measure only the fastest variant and its neighbours.
+Later sets search only the fastest variant and its neighbours. Either search takes one round of each.
 """
 
 from __future__ import annotations
@@ -30,21 +30,32 @@ ONE_ROUND: Final = Limit(rounds=1, is_decided=lambda pair: True)
 def search(
     jobs: Sequence[PeerJob], run: Run, files: Sequence[Path], at_once: int = 1
 ) -> Iterator[tuple[PeerJob, list[Record], Comparison | None]]:
-    """Measure the variants that no search of these versions has; see `measure_each`."""
-    todo = [
-        job
-        for group in groups(jobs)
-        if is_searched(group) and (of := _versions(group[0], run)) is not None
-        for job in _lacking(group, _found(group, of, run, files))
-    ]
+    """Measure all variants, or the fastest of an earlier search and its neighbours; see `measure_each`.
+
+    The earlier search is of the same versions and kind of machine.
+    """
+    todo = [job for group in groups(jobs) if is_searched(group) for job in _due(group, run, files)]
     return measure_each(todo, run, at_once, ONE_ROUND)
+
+
+def _due(group: Sequence[PeerJob], run: Run, files: Sequence[Path]) -> list[PeerJob]:
+    """Return the variants of a point that this commit's search lacks."""
+    if (of := _versions(group[0], run)) is None:
+        return []
+    found = _found(group, of, run, files)
+    if lacking := _lacking(group, found):
+        return lacking
+    if (best := _fastest(found)) is None:
+        return []
+    near = [best, *neighbours(group[0].peer, best)]
+    here = [each for each in found if each.git.get("sha") == run.context.git.get("sha")]
+    return _lacking([job for job in group if job.axes["variant"] in near], here)
 
 
 def after_search(jobs: Sequence[PeerJob], run: Run, files: Sequence[Path]) -> list[PeerJob]:
     """Return the points to measure in full: of searched ones the fastest variant.
 
-    Its neighbours follow it, unless the search is of this commit. A point whose variants cannot be measured keeps one,
-    whose record has the reason.
+    A point whose variants cannot be measured keeps one, whose record has the reason.
     """
     chosen: list[PeerJob] = []
     for group in groups(jobs):
@@ -53,14 +64,8 @@ def after_search(jobs: Sequence[PeerJob], run: Run, files: Sequence[Path]) -> li
             continue
         of = _versions(group[0], run)
         found = _found(group, of, run, files) if of else []
-        rates = {_variant(each): _rate(each) for each in found if each.is_evidence}
-        if _lacking(group, found) or not rates:
-            chosen.append(group[0])
-            continue
-        best = max(rates, key=lambda variant: rates[variant])
-        is_new = any(each.git.get("sha") == run.context.git.get("sha") for each in found)
-        wanted = [best] if is_new else [best, *neighbours(group[0].peer, best)]
-        chosen += [job for job in group if job.axes["variant"] in wanted]
+        best = None if _lacking(group, found) else _fastest(found)
+        chosen += [job for job in group if job.axes["variant"] == best] or [group[0]]
     return chosen
 
 
@@ -117,9 +122,8 @@ def _lacking(group: Sequence[PeerJob], found: Sequence[Record]) -> list[PeerJob]
     return [job for job in group if point_key(job.case, job.point) not in there]
 
 
-def _variant(record: Record) -> str:
-    return str(record.point["variant"])
-
-
-def _rate(record: Record) -> float:
-    return (record.metrics or {})["env_steps_per_s"].value
+def _fastest(found: Sequence[Record]) -> str | None:
+    """Return the fastest variant by its newest record; None: none was measured."""
+    newest = sorted((each for each in found if each.is_evidence), key=lambda each: each.started_at)
+    rates = {str(each.point["variant"]): (each.metrics or {})["env_steps_per_s"].value for each in newest}
+    return max(rates, key=lambda variant: rates[variant], default=None)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from warpdrive_min.backends import availability
+from warpdrive_min.backends import availability, cache
 
 from ..core.case import Case
 from ..core.errors import NotComparable
@@ -45,6 +45,8 @@ TAKEN: Final = "in turns with ours"
 PROGRAM: Final = Path(__file__).with_name("worker.py")
 ALONE: Final = {"PYTHONSAFEPATH": "1", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 """Environment variables of a peer: without our path and JAX's preallocation."""
+COMPILED: Final = "JAX_COMPILATION_CACHE_DIR"
+"""JAX's variable with the folder of its compiled programs."""
 BACKENDS: Final = {"cuda": ("pycuda", "numba"), "cpu": ("host", "cpu")}
 """Our backends on each kind of device, fastest first."""
 EAGER_BLOCK_S: Final = 0.15
@@ -253,7 +255,8 @@ def _serving(job: PeerJob, run: Run) -> Iterator[Server]:
         if job.axes["work"] == "solve":
             workload, setup = ColdStart, partial(_solving, job, run)
         else:
-            workload, setup = Timed, partial(_setup, job, processes.enter_context(started(job, run)))
+            compiled = {COMPILED: str(cache.folder() / "jax")}  # rounds share what is compiled before the timing
+            workload, setup = Timed, partial(_setup, job, processes.enter_context(started(job, run, compiled)))
         case = Case(
             name=version.name,
             scope=version.scope,

@@ -586,7 +586,7 @@ def searched(name: str, n_envs: int) -> list[PeerJob]:
 
 
 def test_fastest_variant_is_searched_once_per_version_and_kind_of_card(monkeypatch, tmp_path):
-    """Later sets measure it with its neighbours; another version is searched again."""
+    """Later sets search it and its neighbours; another version is searched again."""
     jobs, measured, file = searched("gymnax", 4), list[str](), tmp_path / "search.jsonl"
     rates = {job.axes["variant"]: rate for rate, job in enumerate(jobs, start=1)} | {"scan-4": 99.0, "scan-8": 98.0}
     found, run = {"gymnax": "1.0"}, a_run()
@@ -609,11 +609,14 @@ def test_fastest_variant_is_searched_once_per_version_and_kind_of_card(monkeypat
         return [job.axes["variant"] for job in search.after_search(jobs, now, [file])]
 
     monkeypatch.setattr(search, "measure_each", measure_each)
-    assert searching(run) == ["scan-4"], "neighbours were measured at this commit"
+    assert searching(run) == ["scan-4"]
     assert measured == [job.axes["variant"] for job in jobs]
     later = replace(run, context=replace(run.context, git={"sha": "later"}))
-    assert set(searching(later)) == {"scan-4", "scan-2", "scan-8", "scan-4-state"}
-    assert not measured
+    rates["scan-8"] = 100.0
+    assert searching(later) == ["scan-8"], "the newest round of each counts"
+    assert set(measured) == {"scan-4", "scan-2", "scan-8", "scan-4-state"}
+    assert searching(later) == ["scan-8"]
+    assert set(measured) == {"scan-16", "scan-8-state"}, "neighbours of the variant that is now the fastest"
     elsewhere = replace(run, context=replace(run.context, machine={**run.context.machine, "gpu": "NVIDIA B200"}))
     assert search.after_search(jobs, elsewhere, [file]) == jobs[:1], "not searched on that card"
     found = {"gymnax": "1.1"}
