@@ -22,6 +22,7 @@ from ..core.case import Case, Job
 from ..core.errors import Skip
 from ..core.measure import Checked, ColdStart, Plan, Timed, Timer
 from ..core.record import Context, Host
+from ..workloads.shared import ON_GPU
 from . import callgrind
 from .worker import Dispatcher, Message
 
@@ -104,8 +105,14 @@ class Server(Dispatcher):
 
     def measure(self, case: str, point: Message, context: Mapping[str, Any], *, is_brief: bool = False) -> Message:
         """Measure one point and return its record; see `Job.is_brief`."""
+        self._leave_cores(case, point)
         record = Job(self._cases[case], point, is_brief).run(Context(**context))
         return {"record": json.loads(record.to_line())}
+
+    def _leave_cores(self, case: str, point: Message) -> None:
+        """Give torch one thread if a GPU works; its others would poll on cores of siblings."""
+        if self._cases[case].workload is Timed and point.get("backend") in ON_GPU:
+            torch.set_num_threads(1)
 
     def set_up(self, case: str, point: Message) -> Message:
         """Set up and check a point.
@@ -116,6 +123,7 @@ class Server(Dispatcher):
         if case not in self._cases:
             raise Skip(f"this code has no case {case}")
         found, self._host = self._cases[case], Host.before()
+        self._leave_cores(case, point)
         work = found.setup(point)
         if not isinstance(work, Timed | ColdStart):
             raise Skip(f"{case} runs once, so it cannot be interleaved")
