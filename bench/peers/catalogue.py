@@ -48,7 +48,7 @@ class Peer:
     package: str
     """Package to install; `--python` takes its name."""
     adapter: str
-    """Adapter file in ``adapters/``."""
+    """Adapter module in ``adapters/``, e.g. ``learners.cleanrl``."""
     install: str
     """Installation command."""
     rows: Mapping[str, Any]

@@ -30,8 +30,9 @@ from bench.core.point import Check, Metric
 from bench.core.record import Context, Host, Record, append, read_all, read_comparisons
 from bench.judge.published.anchors import JAX, WARPDRIVE, anchor
 from bench.peers import learning, search, sides, worker
-from bench.peers.adapters import cleanrl, pufferlib, purejaxrl, rl_tools
+from bench.peers.adapters import pufferlib, purejaxrl, rl_tools
 from bench.peers.adapters.gymnasium import IDS, prepare
+from bench.peers.adapters.learners import cleanrl
 from bench.peers.adapters.work import Unavailable, Work, gpu_uuid
 from bench.peers.catalogue import PEERS, PeerJob
 from bench.peers.check import STATES, correctness
@@ -1138,7 +1139,7 @@ def test_stable_baselines3_stops_at_our_mean_return(monkeypatch, returned, steps
 
     The first row has low returns, so that the window needs two others.
     """
-    from bench.peers.adapters import stable_baselines3 as adapter
+    from bench.peers.adapters.learners import stable_baselines3 as adapter
 
     class PPO:
         def __init__(self, policy, envs, *, learning_rate, **_):

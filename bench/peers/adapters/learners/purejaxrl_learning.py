@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from . import gymnax as environments
-from . import on_jax
-from .gymnasium import IDS
-from .on_jax import device
-from .purejaxrl import CONFIG, PACKAGES, imported
-from .work import TRACED, Point
+from .. import gymnax as environments
+from .. import on_jax
+from ..gymnasium import IDS
+from ..on_jax import device
+from ..purejaxrl import CONFIG, PACKAGES, imported
+from ..work import TRACED, Point
 
 __all__ = ["PACKAGES", "device", "learn", "solve"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .work import Point
+from ..work import Point
 
 
 class Returns:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from . import gymnasium as environments
-from .gymnasium import IDS
+from .. import gymnasium as environments
+from ..gymnasium import IDS
+from ..work import Point, torch_processor
 from .returns import Returns
-from .work import Point, torch_processor
 
 PACKAGES = ("stable-baselines3", "gymnasium", "torch", "numpy")
 

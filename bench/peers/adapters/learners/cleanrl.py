@@ -14,10 +14,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from . import gymnasium as environments
-from .gymnasium import IDS
+from .. import gymnasium as environments
+from ..gymnasium import IDS
+from ..work import Point, temporary_folder, torch_processor
 from .returns import Returns
-from .work import Point, temporary_folder, torch_processor
 
 PACKAGES = ("cleanrl", "torch", "gymnasium", "numpy")
 STEPS = 16

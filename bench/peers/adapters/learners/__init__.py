@@ -1,0 +1,1 @@
+"""Adapters of software that is trained until a threshold, or repeated."""
