@@ -20,6 +20,7 @@ from warpdrive_min.files import require_writable, write_atomically
 
 from . import doctor
 from .core import machine
+from .core.archive import with_archived
 from .core.case import Job
 from .core.errors import Code
 from .core.groups import groups_of
@@ -146,7 +147,8 @@ class Publication:
     def searches(self) -> list[Path]:
         """Files of this kind of machine's searches: to append to, and published."""
         name = f"{machine.kind(self.context.machine)}.jsonl"
-        return [self.folder.parent.parent / search.SEARCHES.name / name, search.SEARCHES / name]
+        published = [folder / name for folder in with_archived(search.SEARCHES)]
+        return [self.folder.parent.parent / search.SEARCHES.name / name, *published]
 
     @property
     def is_shard(self) -> bool:

@@ -20,7 +20,7 @@ from .catalogue import Peer, PeerJob
 from .sides import Run, measure_each, versions
 
 SEARCHES: Final = RESULTS / "searches"
-"""Folder of searches, a file for each kind of machine."""
+"""Folder of searches, a file for each kind of machine; older ones are in the archive."""
 LEAST_VARIANTS: Final = 6
 """Variants from which on a point's fastest one is searched."""
 ONE_ROUND: Final = Limit(rounds=1, is_decided=lambda pair: True)
