@@ -269,7 +269,7 @@ class HostModule:
         return Symbol(self._size_of(address), lambda array: ctypes.memmove(address, array.ctypes.data, array.nbytes))
 
 
-class AgentKernel:
+class AgentKernel(HostKernel):
     """Kernel with a thread for each agent, run as fibres.
 
     A launch is complete when it returns. It raises `KernelError` if its threads deadlock or an `assert` fails.
@@ -278,12 +278,8 @@ class AgentKernel:
     owns_environments = False
 
     def __init__(self, signature: cuda_source.Signature, module: HostModule, backend: HostBackend) -> None:
-        self.name = signature.name
-        self.parameters = signature.parameters
-        self.module, self.binary = module, module.binary
-        self._backend = backend
-        self._packing = Packing(signature.parameters)
-        self._blocks = address_of(module.library, f"wd_launch_{signature.name}")
+        super().__init__(signature, module.library, backend, module.binary)
+        self.module = module
 
     def prepare(self, arguments: Sequence[Argument], blocks: int, threads: int) -> Launch:
         """Pack the arguments' addresses once.
