@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import importlib.util
 import math
@@ -18,7 +19,7 @@ from tests.environments import FILL
 from tests.support import is_simulated, managers, on_every_backend, push
 from warpdrive_min import BACKENDS, EnvWrapper, availability, backends
 from warpdrive_min.backends import pycuda_driver
-from warpdrive_min.backends.base import ANY_RANK, Availability, Parameter, PythonSignature, dtype_name
+from warpdrive_min.backends.base import ANY_RANK, Availability, Packing, Parameter, PythonSignature, dtype_name
 from warpdrive_min.errors import BackendUnavailable, BindingError, CompileError
 from warpdrive_min.function_manager import KERNELS
 from warpdrive_min.lazy import LazyModule
@@ -74,6 +75,17 @@ def test_backend_that_is_not_installed_says_what_to_install(monkeypatch, name, p
         backends.get(name)
     with pytest.raises(BackendUnavailable, match=message):
         EnvWrapper(object(), env_backend=name)
+
+
+def test_arguments_are_packed_as_a_launcher_reads_them():
+    """Addresses point to pointers, null pointers and scalars of the declared size."""
+    parameters = [Parameter("x", "float32", ANY_RANK), Parameter("n", "int64", 0), Parameter("mask", "int32", ANY_RANK)]
+    array = torch.arange(3.0)
+    addresses, kept = Packing([*parameters, Parameter("rate", "float32", 0)])([array, 2**40, None, 0.5])
+    types = ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_float
+    values = [each.from_address(address).value for each, address in zip(types, addresses, strict=True)]
+    assert values == [array.data_ptr(), 2**40, None, 0.5]
+    assert kept[0][0] is array
 
 
 @pytest.mark.parametrize("name", ["cpu", "host"])

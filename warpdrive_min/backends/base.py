@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import ctypes
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,8 +26,10 @@ from warpdrive_min.errors import BackendUnavailable, BindingError, CompileError,
 from warpdrive_min.lazy import LazyModule
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
 else:
+    np = LazyModule("numpy", globals(), "np")
     torch = LazyModule("torch", globals())
 
 Language = Literal["numpy", "cuda_c", "numba"]
@@ -119,6 +122,35 @@ ANY_RANK = -1
 def dtype_name(dtype: torch.dtype) -> str:
     """Return NumPy's name of a torch dtype."""
     return str(dtype).removeprefix("torch.")
+
+
+class Packing:
+    """Memory layout of a kernel's arguments for its launcher.
+
+    A launcher in C++ and CUDA's driver take the addresses of the values.
+
+    Args:
+        parameters: Parameters of the kernel; an array is passed by address, a scalar in its declared size.
+    """
+
+    def __init__(self, parameters: Sequence[Parameter]) -> None:
+        types = [
+            np.ctypeslib.as_ctypes_type(np.dtype(each.dtype or "int32")) if each.rank == 0 else ctypes.c_void_p
+            for each in parameters
+        ]
+        fields = [(f"_{index}", each) for index, each in enumerate(types)]
+        self._values: Any = type("Values", (ctypes.Structure,), {"_fields_": fields})
+        self._offsets = [getattr(self._values, name).offset for name, _ in fields]
+        self._addresses: Any = ctypes.c_void_p * len(fields)
+
+    def __call__(self, arguments: Sequence[Argument | None]) -> tuple[Any, object]:
+        """Return the addresses of the arguments' values, and objects to keep alive.
+
+        None is a null pointer.
+        """
+        values = self._values(*(each.data_ptr() if isinstance(each, torch.Tensor) else each for each in arguments))
+        first = ctypes.addressof(values)
+        return self._addresses(*(first + offset for offset in self._offsets)), (arguments, values)
 
 
 class Symbol(NamedTuple):
@@ -379,8 +411,6 @@ def build_module(source: Source, constants: Mapping[str, Constant]) -> dict[str,
     """
     import importlib  # noqa: PLC0415
     from types import SimpleNamespace  # noqa: PLC0415
-
-    import numpy as np  # noqa: PLC0415
 
     def single(value: Constant) -> Any:
         return np.float32(value) if isinstance(value, float) else value

@@ -13,15 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from warpdrive_min.backends import cuda_c
-from warpdrive_min.backends.base import Availability, Backend, Constant
+from warpdrive_min.backends.base import Availability, Backend, Constant, Packing
+from warpdrive_min.backends.cuda_source import Signature
 from warpdrive_min.errors import WarpDriveError
 from warpdrive_min.lazy import LazyModule
 
 if TYPE_CHECKING:
-    import numpy as np
     import torch
 else:
-    np = LazyModule("numpy", globals(), "np")
     torch = LazyModule("torch", globals())
 
 
@@ -134,8 +133,7 @@ class CudaProgram:
             major, minor = torch.cuda.get_device_capability()
             library = _library(cuda_c.compile_cubin(self._source, self._constants, f"sm_{major}{minor}"))
             for name, signature in cuda_c.declared(self._source, self._constants).items():
-                dtypes = {each.name: each.dtype if each.rank == 0 else None for each in signature.parameters}
-                self._kernels[name] = _Kernel(library, name, dtypes, self._shared_bytes.get(name, 0))
+                self._kernels[name] = _Kernel(library, signature, self._shared_bytes.get(name, 0))
 
     def launch(self, name: str, grid: Grid, **arguments: torch.Tensor | float | None) -> None:
         """Enqueue a kernel on torch's current stream; None is a null pointer.
@@ -157,26 +155,20 @@ def _most_shared_bytes() -> int:
 
 
 class _Kernel:
-    def __init__(self, library: Any, name: str, dtypes: Mapping[str, str | None], shared_bytes: int) -> None:
+    def __init__(self, library: Any, signature: Signature, shared_bytes: int) -> None:
         kernel = ctypes.c_void_p()
-        _call("cuLibraryGetKernel", ctypes.byref(kernel), library, name.encode())
+        _call("cuLibraryGetKernel", ctypes.byref(kernel), library, signature.name.encode())
         _call("cuKernelSetAttribute", MAX_DYNAMIC_SHARED_BYTES, shared_bytes, kernel, torch.cuda.current_device())
         self._kernel, self._shared_bytes = kernel, shared_bytes
-        self._types = {
-            each: ctypes.c_void_p if dtype is None else np.ctypeslib.as_ctypes_type(dtype)
-            for each, dtype in dtypes.items()
-        }
+        self._names, self._packing = [each.name for each in signature.parameters], Packing(signature.parameters)
 
     def launch(self, grid: Grid, threads: Any, arguments: Mapping[str, Any]) -> None:
-        assert arguments.keys() == self._types.keys(), arguments.keys() ^ self._types.keys()
-        values = []
-        for name, ctype in self._types.items():
-            given = arguments[name]
-            assert not isinstance(given, torch.Tensor) or given.is_contiguous(), name
-            values.append(ctype(given.data_ptr() if isinstance(given, torch.Tensor) else given))
-        pointers = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
+        assert arguments.keys() == {*self._names}, arguments.keys() ^ {*self._names}
+        for name, each in arguments.items():
+            assert not isinstance(each, torch.Tensor) or each.is_contiguous(), name
+        addresses, _kept = self._packing([arguments[name] for name in self._names])
         stream = ctypes.c_void_p(current_stream())
-        _call("cuLaunchKernel", self._kernel, *grid, threads, 1, 1, self._shared_bytes, stream, pointers, None)
+        _call("cuLaunchKernel", self._kernel, *grid, threads, 1, 1, self._shared_bytes, stream, addresses, None)
 
 
 @functools.cache

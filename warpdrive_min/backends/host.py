@@ -17,7 +17,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from warpdrive_min import cores, forks
 from warpdrive_min.backends import cuda_c, cuda_source
@@ -29,7 +29,7 @@ from warpdrive_min.backends.base import (
     Kernel,
     Language,
     Launch,
-    Parameter,
+    Packing,
     Source,
     Symbol,
 )
@@ -320,32 +320,6 @@ class Fibres(ctypes.Structure):
         ("error_bytes", ctypes.c_size_t),
         ("failed", ctypes.c_int),
     )
-
-
-class Packing:
-    """Memory layout of a kernel's arguments for its launcher.
-
-    The launcher takes the addresses of the values, as CUDA does.
-
-    Args:
-        parameters: Parameters of the kernel; an array is passed by address, a scalar in its declared size.
-    """
-
-    def __init__(self, parameters: Sequence[Parameter]) -> None:
-        types = [
-            np.ctypeslib.as_ctypes_type(np.dtype(each.dtype or "int32")) if each.rank == 0 else ctypes.c_void_p
-            for each in parameters
-        ]
-        fields = [(f"_{index}", each) for index, each in enumerate(types)]
-        self._values: Any = type("Values", (ctypes.Structure,), {"_fields_": fields})
-        self._offsets = [getattr(self._values, name).offset for name, _ in fields]
-        self._addresses: Any = ctypes.c_void_p * len(fields)
-
-    def __call__(self, arguments: Sequence[Argument]) -> tuple[Any, object]:
-        """Return the addresses of the arguments' values, and objects to keep alive."""
-        values = self._values(*(each.data_ptr() if isinstance(each, torch.Tensor) else each for each in arguments))
-        first = ctypes.addressof(values)
-        return self._addresses(*(first + offset for offset in self._offsets)), (arguments, values)
 
 
 _DYNAMIC: Final = re.compile(r"\bextern\s+__shared__|\b__shared__\s+extern\b")
