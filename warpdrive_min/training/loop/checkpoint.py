@@ -11,6 +11,7 @@ with two files. A killed writer leaves names that start with a dot:
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import logging
@@ -70,6 +71,18 @@ Axis = Annotated[str, Field(pattern="^(first|last)$")]
 STRICT: Final = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
 
+@functools.cache
+def _versions(packages: tuple[str, ...]) -> dict[str, str]:
+    """Return the versions of Python and of installed packages."""
+    found = {"python": platform.python_version()}
+    for package in packages:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = "not installed"  # run from a checkout
+    return found
+
+
 @with_config(STRICT)
 class TrainedIn(TypedDict):
     """Environment of a checkpoint: name, sizes and each policy's agents."""
@@ -104,7 +117,7 @@ class Header:
     seed: Annotated[int, Field(ge=0, le=MAX_SEED)]
     best_return: float | None
     """Mean return of the best checkpoint, finite; None if absent."""
-    versions: dict[str, str] = field(default_factory=lambda: _versions())
+    versions: dict[str, str] = field(default_factory=lambda: dict(_versions(PACKAGES)))
     """Versions of Python and the packages that wrote the checkpoint."""
     created: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     """Time of creation, UTC."""
@@ -218,6 +231,16 @@ class Writer:
         self._thread, error, self._error = None, self._error, None
         if error is not None:
             raise error
+
+
+def prepare() -> None:
+    """Import and read what the first `save` needs; any thread may call it.
+
+    Raises:
+        ConfigError: safetensors is not installed.
+    """
+    _safetensors()
+    _versions(PACKAGES)
 
 
 def _target(folder: Path, header: Header) -> Path:
@@ -453,17 +476,6 @@ def _hash_of(fields: Mapping[str, Any]) -> str:
 
 def _safetensors() -> Any:
     return optional_package("safetensors.torch", "checkpoint", install_command("train"))
-
-
-def _versions() -> dict[str, str]:
-    """Return the versions of Python and of installed packages in `PACKAGES`."""
-    found = {"python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            found[package] = "not installed"  # run from a checkout
-    return found
 
 
 # ------------------------------------------------------------------ atomic changes of folders
