@@ -6,14 +6,13 @@ import copy
 import os
 import warnings
 from collections.abc import Hashable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import torch
 
 from warpdrive_min import backends, forks
-from warpdrive_min.backends.base import Language, Launch, Source
+from warpdrive_min.backends.base import Constant, Language, Launch, Source
 from warpdrive_min.backends.cuda_source import warp_drive_sizes, whole_text
 from warpdrive_min.constants import DONE, Constants
 from warpdrive_min.data_manager import CUDADataManager
@@ -33,7 +32,6 @@ from warpdrive_min.environment import (
 )
 from warpdrive_min.errors import (
     ActionError,
-    BindingError,
     CompileError,
     ConfigError,
     require,
@@ -46,6 +44,7 @@ from warpdrive_min.registrar import env_registrar as default_registrar
 from warpdrive_min.resetter import OWN_KERNEL, CUDAEnvironmentReset, launch_preserving
 from warpdrive_min.rollouts import (
     RANDOM,
+    Episodes,
     Keep,
     Policy,
     RolloutEnvironment,
@@ -231,25 +230,6 @@ class EnvWrapper:
             auto_reset=auto_reset,
             exact=self.exact,
         )
-
-    def compile_copies(self, num_envs: int) -> None:
-        """Compile the kernels of copies by `like` ahead, into the cache; runs none.
-
-        Args:
-            num_envs: Number of copies.
-        """
-        sources, constants = self._loaded
-        functions = self.function_manager_class(
-            self.n_agents,
-            num_envs,
-            self.blocks_per_env,
-            backend=self.backend,
-            spread=bool(self.env.kernel_sequences(False)),
-            fills=True,
-        )
-        for name in functions.load(sources, {**constants, "AUTO_RESET": False}):
-            with suppress(BindingError):  # a kernel that is launched in another way
-                functions.bind(name, self.cuda_data_manager, force=1)
 
     def _create(self, name: str | None, config: Mapping[str, Any] | None) -> Any:
         if name is None or config is None:
@@ -527,14 +507,33 @@ class EnvWrapper:
         rule, do = f"the roles of {self.name!r} have separate arrays", "take single steps after a `random_policy`"
         require(not getattr(self.env, "roles", {}), "rollout", rule, do=do)
         if self._rollouts is None:
-            functions, (sources, constants) = self.cuda_function_manager, self._loaded
-            obstacle = known_obstacle(functions, self._step_name(), self.env.kernel_sequences(self.auto_reset))
-            constants = {**constants, "AUTO_RESET": True}
-            subject = RolloutEnvironment(
-                self.env, self.cuda_data_manager, self.backend, sources, constants, self.step_all_envs
-            )
-            self._rollouts = Rollouts(subject, "actions are checked before each step" if self.debug else obstacle)
+            self._rollouts = Rollouts(self._subject(AUTO_RESET=True), self._why_no_launch())
         return self._rollouts
+
+    def episodes(self, network: Mapping[str, Constant]) -> Episodes | str:
+        """Return greedy episodes in one launch, or a reason against one.
+
+        The copies must have been reset, and must not restart automatically.
+
+        Args:
+            network: Constants of the network, as in `kernels/episodes.cuh`.
+        """
+        self._require_arrays("episodes")
+        if self.backend.language != "cuda_c" or not self.backend.captures_graphs:
+            return f"backend {self.env_backend!r} does not run CUDA C on a GPU"
+        return self._why_no_launch() or Episodes(self._subject(), network)
+
+    def _subject(self, **constants: Constant) -> RolloutEnvironment:
+        sources, loaded = self._loaded
+        given = self.env, self.cuda_data_manager, self.backend
+        return RolloutEnvironment(*given, sources, {**loaded, **constants}, self.step_all_envs)
+
+    def _why_no_launch(self) -> str:
+        """Return the known reason against one launch for many steps, or ""."""
+        if self.debug:
+            return "actions are checked before each step"
+        sequences = self.env.kernel_sequences(self.auto_reset)
+        return known_obstacle(self.cuda_function_manager, self._step_name(), sequences)
 
     def _check_given(self, actions: Mapping[Hashable, Any]) -> None:
         for agent, action in actions.items():

@@ -151,6 +151,17 @@ class LaunchShape:
             packed = min(packed, fewest * (n_envs // (fewest * blocks_below) + 1))
         return cls(threads=packed if n_agents == 1 else PACKED_THREADS, envs_per_block=packed)
 
+    @classmethod
+    def of_rows(cls, n_agents: int) -> LaunchShape:
+        """Choose the shape for kernels whose warps take 16 agents' rows at a time.
+
+        Blocks are small: a warp waits for its own results only.
+        """
+        if n_agents >= BLOCK_FROM_AGENTS:
+            return cls.of(n_agents)
+        packed = max(1, 16 // n_agents)
+        return cls(threads=-(-packed * n_agents // 16) * 32, envs_per_block=packed)
+
     def blocks(self, n_envs: int) -> int:
         """Return the number of blocks for ``n_envs`` environments."""
         return -(-n_envs // self.envs_per_block) * self.blocks_per_env

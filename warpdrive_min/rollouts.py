@@ -22,11 +22,16 @@ from warpdrive_min.backends.base import (
     last_of,
     rows_of,
 )
-from warpdrive_min.backends.cuda_rollouts import ROLLOUT, ROLLOUT_WITH_POLICY, entries_constant
+from warpdrive_min.backends.cuda_rollouts import EPISODES, ROLLOUT, ROLLOUT_WITH_POLICY, entries_constant
 from warpdrive_min.constants import EPISODE, FINAL_OBSERVATIONS, RESET_SEED, Constants
 from warpdrive_min.data_manager import CUDADataManager
 from warpdrive_min.errors import CompileError, DataError, require, require_int
-from warpdrive_min.function_manager import FILLING_BLOCKS_OF_A_POLICY, MULTIPROCESSORS, CUDAFunctionManager
+from warpdrive_min.function_manager import (
+    FILLING_BLOCKS_OF_A_POLICY,
+    MULTIPROCESSORS,
+    CUDAFunctionManager,
+    LaunchShape,
+)
 from warpdrive_min.perceptron import Layout, Packed, Perceptron, perceptron_of, why_no_kernel
 from warpdrive_min.sampler import CUDASampler, finite_bounds
 from warpdrive_min.spaces import action_types, category_counts
@@ -320,7 +325,7 @@ class Rollouts:
             manager = CUDAFunctionManager(subject.n_agents, subject.data.n_envs, backend=subject.backend, **how)
             flags = {"KEEP_ALL": keeps_all, "RECORDS": records, "TF32": is_tf32, **POLICY_DRAW_CONSTANTS}
             try:
-                manager.load(subject.sources, {**subject.constants, **flags, **sizes, **self._entries()})
+                manager.load(subject.sources, {**subject.constants, **flags, **sizes, **entries_of(subject.data)})
             except CompileError as error:
                 return f"it has no rollout kernel with a policy: {error}"
             manager.fused[ROLLOUT_WITH_POLICY] = "act + draw + env step + reset" + (" + record" if records else "")
@@ -431,7 +436,8 @@ class Rollouts:
             manager = CUDAFunctionManager(subject.n_agents, subject.data.n_envs, **how)
             flags: dict[str, Constant] = {"KEEP_ALL": keeps_all, "RANDOM": is_random}
             try:
-                manager.load(subject.sources, {**subject.constants, **flags, **self._actions(), **self._entries()})
+                constants = {**subject.constants, **flags, **self._actions(), **entries_of(subject.data)}
+                manager.load(subject.sources, constants)
                 manager.kernel(ROLLOUT)
             except CompileError as error:
                 self._obstacle = f"it has no rollout kernel: {error}"
@@ -439,16 +445,6 @@ class Rollouts:
                 manager.fused[ROLLOUT] = "draw + env step + reset" if is_random else "env step + reset"
                 self._managers[key] = manager
         return None if self._obstacle else self._managers[key]
-
-    def _entries(self) -> dict[str, Constant]:
-        """Return the constants with each array's entries per environment.
-
-        Only for arrays with a row for each environment.
-        """
-        data = self._subject.data
-        arrays = {name: data.tensor(name) for name in data.array_names() if name.isidentifier()}
-        entries = {name: array[0].numel() for name, array in arrays.items() if array.shape[:1] == (data.n_envs,)}
-        return {entries_constant(name): n for name, n in {**entries, "draws": 1}.items()}
 
     def _actions(self) -> dict[str, Constant]:
         """Return the constants that define the random actions."""
@@ -539,6 +535,48 @@ class Rollouts:
         return step_one_by_one
 
 
+class Episodes:
+    """Whole greedy episodes, one in each environment, in one launch.
+
+    Args:
+        subject: Environments, which must not restart by themselves, in CUDA C on a GPU.
+        network: Constants of the network, as in `kernels/episodes.cuh`.
+    """
+
+    def __init__(self, subject: RolloutEnvironment, network: Mapping[str, Constant]) -> None:
+        self._subject, data = subject, subject.data
+        self._functions = CUDAFunctionManager(subject.n_agents, data.n_envs, backend=subject.backend)
+        self._functions.shape = LaunchShape.of_rows(subject.n_agents)
+        self._functions.fused[EPISODES] = "network + choice + env step"
+        draw = {**POLICY_DRAW_CONSTANTS, "ARGMAX": True, "LOG_PROB": False, "N_CATEGORIES": network["N_OUTPUTS"]}
+        own = {**subject.constants, **draw, **network, **entries_of(data), "PLAYS_EPISODES": True}
+        self.constants = self._functions.with_defaults(own)
+        """Constants of the kernel."""
+
+    def compile(self) -> None:
+        """Compile the kernel into the cache; any thread may call it.
+
+        Raises:
+            CompileError: The environment's step cannot be repeated in a launch, or the kernel does not compile.
+        """
+        backend: Any = self._subject.backend
+        backend.build(self._subject.sources["cuda_c"], self.constants)
+
+    def bound(self, n_steps: int, **arguments: torch.Tensor) -> Launch:
+        """Return a launch of up to ``n_steps`` steps, until all episodes are over.
+
+        Args:
+            n_steps: Length of the longest episode.
+            arguments: Layers of the network by name, and the results: ``episode_returns``, (n_envs, n_agents) float32,
+                and ``episode_steps``, (n_envs,) float32.
+
+        Raises:
+            CompileError: As `compile`.
+        """
+        self._functions.load(self._subject.sources, self.constants)
+        return self._functions.bind(EPISODES, self._subject.data, n_steps=n_steps, **arguments)
+
+
 POLICY_DRAW_CONSTANTS: Final[dict[str, Constant]] = {
     "N_TYPES": 1,
     "LOGITS": True,
@@ -558,6 +596,16 @@ def _zeros(n_steps: int, name: str, array: torch.Tensor) -> torch.Tensor:
     Zeros of its dtype, or of bool for a flag.
     """
     return array.new_zeros((n_steps, *array.shape), dtype=torch.bool if name in FLAGS else array.dtype)
+
+
+def entries_of(data: CUDADataManager) -> dict[str, Constant]:
+    """Return the constants with each array's entries per environment.
+
+    Only for arrays with a row for each environment.
+    """
+    arrays = {name: data.tensor(name) for name in data.array_names() if name.isidentifier()}
+    entries = {name: array[0].numel() for name, array in arrays.items() if array.shape[:1] == (data.n_envs,)}
+    return {entries_constant(name): n for name, n in {**entries, "draws": 1}.items()}
 
 
 def _multiprocessors(device: torch.device) -> int:

@@ -23,12 +23,13 @@ from warpdrive_min.errors import CompileError, ConfigError
 from warpdrive_min.function_manager import BLOCKS_PER_WORKER, LANES, LaunchShape
 from warpdrive_min.perceptron import Packed, Perceptron
 from warpdrive_min.rng import STREAM_ACTIONS, philox, uniform
-from warpdrive_min.rollouts import POLICY_DRAW_CONSTANTS, Steps
+from warpdrive_min.rollouts import POLICY_DRAW_CONSTANTS, Episodes, Steps
 from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.config import ModelConfig, precision
 from warpdrive_min.training.models.fully_connected import FullyConnected
 from warpdrive_min.training.models.gru import GRU
 from warpdrive_min.training.paths.exact.exact import Exact
+from warpdrive_min.training.paths.fused import matrix_units
 
 SEED = 5
 N_STEPS = 9
@@ -387,6 +388,20 @@ def test_rollouts_with_a_policy_compile_for_the_gpu(form, hidden, is_shared, in_
     perceptron = Perceptron(policy, [*below, *layers(hidden[-1], 1)], "tanh", in_order)
     flags = {"KEEP_ALL": is_shared, "RECORDS": is_shared, "TF32": is_shared and not in_order}
     assert b"rollout_with_policy" in compiled(form, perceptron, **flags).read_bytes()
+
+
+@pytest.mark.skipif(cuda_c.gpu_compiler() is None, reason="found neither NVRTC nor nvcc")
+@pytest.mark.parametrize(("form", "hidden"), [("cartpole", 64), by_night("tag_gridworld", 32)])
+def test_episodes_compile_for_the_gpu(form, hidden):
+    """Whole episodes of a network compile, and only their kernel is built."""
+    n_features, n_choices = {"cartpole": (4, 2), "tag_gridworld": (21, 5)}[form]
+    network = matrix_units.Sizes(n_features, hidden, hidden, n_choices, 1, False).layers(is_tanh=True, is_tf32=False)
+    wrapper = made(form, "host", 3, exact=False)
+    assert wrapper.episodes(network) == "backend 'host' does not run CUDA C on a GPU"
+    constants = Episodes(wrapper._subject(AUTO_RESET=False), network).constants
+    source = Path(wrapper.env.kernel_sources["cuda_c"])
+    assert list(cuda_c.declared(source, constants)) == ["play_episodes"]
+    assert b"play_episodes" in cuda_c.compile_cubin(source, constants, "sm_90").read_bytes()
 
 
 def test_step_that_no_policy_can_act_between_says_so(tmp_path):

@@ -45,6 +45,24 @@ NEEDS = {
         Facts(network=WIDE),
         [{"device": "cuda"}, {"precision": "bf16"}, {"is_exact": True}, {"is_population": True}, LAYERS],
     ),
+    ("evaluation", 0): (
+        ON_GPU,
+        [
+            {"is_eager": True},
+            {"n_policies": 2},
+            {"is_population": True},
+            *TRITON,
+            {"precision": "bf16"},
+            {"own_columns": 3},
+            {"is_box": True},
+            LAYERS,
+            {"network": WIDE},
+            {"n_types": 2},
+            {"why_not_whole_array": "it sees not all agents"},
+            {"is_masked": True},
+            {"rollout_kernel": "backend 'numba' does not run CUDA C on a GPU"},
+        ],
+    ),
     ("learning", 0): (
         ON_GPU,
         [

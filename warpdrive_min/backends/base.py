@@ -293,6 +293,8 @@ CUDA C has ``WD_OBSERVED`` for it. It is not bound; in a launch of one step it i
 """
 KEPT: Final = (Constants.OBSERVATIONS, FINAL_OBSERVATIONS, Constants.REWARDS, TERMINATED, TRUNCATED, DONE)
 """Arrays that a step writes and a rollout may store."""
+LAYERS: Final = ("w1", "b1", "w2", "b2", "w3", "b3")
+"""Weights and biases of a network with two hidden layers."""
 
 
 FLAGS: Final = ("terminated", "truncated", DONE)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from warpdrive_min.backends.base import Constant
 from warpdrive_min.backends.cache import VARIABLE, cached, excerpt
 from warpdrive_min.backends.cuda_rollouts import (
+    EPISODES,
     ROLLOUT,
     ROLLOUT_WITH_POLICY,
     STEP_FUNCTION,
@@ -120,9 +121,10 @@ def declared(source: Path, constants: Mapping[str, Constant]) -> dict[str, Signa
     whole = whole_text(source)
     found, name = signatures(whole, constants, str(source)), kernel_of(constants)
     if name is None:
-        return {name: each for name, each in found.items() if name not in (ROLLOUT, ROLLOUT_WITH_POLICY)}
+        return {name: each for name, each in found.items() if name not in (EPISODES, ROLLOUT, ROLLOUT_WITH_POLICY)}
     if name not in found:
-        found = signatures(generate_rollout(whole, constants, str(source)), constants, str(source))
+        generated = generate_rollout(whole, constants, str(source))
+        found = signatures(f"{whole}\n{generated}", constants, str(source))  # with the types that the source names
     return {name: found[name]}
 
 
@@ -186,6 +188,8 @@ def _rollout_unit(source: Path, whole: str, constants: Mapping[str, Constant], n
     if name == ROLLOUT:
         before = ["#define WD_ROLLOUT", *(["#define WD_DISCRETE"] if constants.get("CATEGORIES") else [])]
         before += _own_headers("rollout.cuh")
+    elif name == EPISODES:
+        before = _own_headers("episodes.cuh")
     if name in signatures(whole, constants, str(source)):
         return _unit(constants, before, source, after)
     before += _own_headers("many_steps.cuh")

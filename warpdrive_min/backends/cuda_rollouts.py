@@ -12,7 +12,17 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, cast
 
-from warpdrive_min.backends.base import ACTIONS, ANY_RANK, FLAGS, KEPT, Constant, Parameter, rows_of, rows_of_steps
+from warpdrive_min.backends.base import (
+    ACTIONS,
+    ANY_RANK,
+    FLAGS,
+    KEPT,
+    LAYERS,
+    Constant,
+    Parameter,
+    rows_of,
+    rows_of_steps,
+)
 from warpdrive_min.backends.cuda_source import DTYPES, Signature, signatures
 from warpdrive_min.constants import DONE, FINAL_OBSERVATIONS, TERMINATED, TRUNCATED, Constants
 from warpdrive_min.errors import CompileError, known, require
@@ -29,6 +39,8 @@ ROLLOUT: Final = "rollout"
 """Name of the rollout kernel with random or given actions."""
 ROLLOUT_WITH_POLICY: Final = "rollout_with_policy"
 """Name of the rollout kernel whose actions a network draws."""
+EPISODES: Final = "play_episodes"
+"""Name of the kernel that plays whole episodes with a network."""
 STEP_FUNCTION: Final = "wd_one_{}"
 """Name of the device function that a kernel becomes."""
 POLICY_OUTPUTS: Final = ("log_probs", "values")
@@ -43,6 +55,8 @@ SHARED_MEMORY_BYTES_OF_MANY: Final = 1_024
 
 def kernel_of(constants: Mapping[str, Constant]) -> str | None:
     """Return the name of the constants' rollout kernel; None for single steps."""
+    if "PLAYS_EPISODES" in constants:
+        return EPISODES
     if constants.keys() >= {"KEEP_ALL", "HIDDEN1"}:
         return ROLLOUT_WITH_POLICY
     return ROLLOUT if "RANDOM" in constants else None
@@ -71,7 +85,8 @@ def generate_rollout(whole: str, constants: Mapping[str, Constant], where: str) 
     missing = [name for name in (ACTIONS, *KEPT) if name not in {each.name for each in steps[0].parameters}]
     rule = f"must take {known([ACTIONS, *KEPT])}, for a policy to act between its steps"
     require(not missing, f"{where}: the step", rule, f"none of {known(missing)}", do, CompileError)
-    return _WithPolicy(steps[0], constants).text()
+    kind = _Episodes if kernel_of(constants) == EPISODES else _WithPolicy
+    return kind(steps[0], constants).text()
 
 
 class _Rollout:
@@ -106,6 +121,7 @@ class _Rollout:
             *(f"  {line}" for line in self._body()),
             "}",
             *(f"WD_TAKE_BACK({', '.join(each[:3])});" for each in near),
+            *self._end(),
         ]
         return f"WD_KERNEL({self.name})({', '.join(self._declared.values())}) {{\n  " + "\n  ".join(lines) + "\n}\n"
 
@@ -135,6 +151,10 @@ class _Rollout:
 
     def _begin(self) -> list[str]:
         """Return the code before the first step, without the barrier after it."""
+        return []
+
+    def _end(self) -> list[str]:
+        """Return the code after the last step."""
         return []
 
     def _body(self) -> list[str]:
@@ -276,3 +296,39 @@ class _WithPolicy(_Rollout):
         of_step = (f"reinterpret_cast<{kind}>({self._at(name)})" for name, kind in RECORD)
         given = ", ".join(["true", *of_step, *map(self._at, RECORDED), "n_envs"])
         return [f"{STEP_FUNCTION.format('record')}({given});"]
+
+
+class _Episodes(_Rollout):
+    """Kernel that plays one episode in each environment with a network, greedily.
+
+    An episode ends at ``_done_``, or after ``n_steps``. See `episodes.cuh`.
+    """
+
+    name = EPISODES
+
+    def _rows_of_steps(self) -> dict[str, str]:
+        return {}
+
+    def _draws(self) -> bool:
+        return True
+
+    def _keeps_flags(self) -> bool:
+        return False
+
+    def _extra_parameters(self) -> dict[str, str]:
+        results = {"episode_returns": "float (*episode_returns)[N_AGENTS]", "episode_steps": "float* episode_steps"}
+        return {**{name: f"const float* {name}" for name in LAYERS}, **results}
+
+    def _begin(self) -> list[str]:
+        return ["WD_SHARED wd_player player;", f"player.begin({{{', '.join(LAYERS)}, nullptr, nullptr}});"]
+
+    def _body(self) -> list[str]:
+        seen = f"reinterpret_cast<const float*>({self._at(Constants.OBSERVATIONS)})"
+        actions = f"reinterpret_cast<int*>({self._at(ACTIONS)})"
+        rewards = f"reinterpret_cast<const float (*)[N_AGENTS]>({self._at(Constants.REWARDS)})"
+        done = f"reinterpret_cast<const int*>({self._at(DONE)})"
+        act = [f"player.act({seen}, {actions}, n_envs);", "WD_SYNC();"]
+        return [*act, *self._take_step("true"), f"if (player.note({rewards}, {done}, n_envs)) break;"]
+
+    def _end(self) -> list[str]:
+        return ["player.end(episode_returns, episode_steps, n_envs);"]

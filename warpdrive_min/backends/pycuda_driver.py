@@ -58,9 +58,12 @@ class PyCudaBackend(GpuBackend):
     def compile(self, source: Source, constants: Mapping[str, Constant]) -> dict[str, Kernel]:
         """Compile for the current GPU, cached, and load."""
         self.require()
+        return self.load(self.build(source, constants), Path(source), constants)
+
+    def build(self, source: Source, constants: Mapping[str, Constant]) -> Path:
+        """Compile for the current GPU into the cache; any thread may call it."""
         major, minor = torch.cuda.get_device_capability()
-        path = Path(source)
-        return self.load(cuda_c.compile_cubin(path, constants, f"sm_{major}{minor}"), path, constants)
+        return cuda_c.compile_cubin(Path(source), constants, f"sm_{major}{minor}")
 
     def load(self, binary: Path, source: Path, constants: Mapping[str, Constant]) -> dict[str, Kernel]:
         """Load a compiled file (cubin or fatbin) whose kernels ``source`` declares.

@@ -24,7 +24,7 @@ from warpdrive_min.training import build
 from warpdrive_min.training.build import make_exact
 from warpdrive_min.training.config import RunConfig, precision
 from warpdrive_min.training.defaults import own_defaults
-from warpdrive_min.training.loop import evaluation
+from warpdrive_min.training.loop import checkpoint, evaluation
 from warpdrive_min.training.loop.arrays import Agents, PolicyMap, SharedLayout
 from warpdrive_min.training.loop.choices import Choices
 from warpdrive_min.training.loop.gathered import GatheredRollout
@@ -40,6 +40,7 @@ from warpdrive_min.training.loop.rollout_check import RolloutCheck
 from warpdrive_min.training.paths import ahead
 from warpdrive_min.training.paths.captured import Captured
 from warpdrive_min.training.paths.table import Choice
+from warpdrive_min.training.paths.triton.launch import compiled_ahead
 from warpdrive_min.training.run import Run
 
 log = logging.getLogger(__name__)
@@ -313,26 +314,25 @@ class Trainer(Run):
         for group in groups:
             group.is_direct = direct is not None
         recorder, greedy = self.recorders[groups[0].arrays.suffix], self.exploration["greedy"]
-        with ahead.compiled(device, self._rehearse) as are_compiling:
+        as_graph = chosen.captures_graphs()
+        self._evaluator = evaluation.Evaluator(wrapper, self.policy_map, self.layout, as_graph=as_graph)
+        with ahead.compiled(device, self._rehearse):
             self.fused_rollout: Launch | str = chosen.bind_fused_rollout(recorder, self.sampler, greedy=greedy)
             self._prepare_launches()
-            if are_compiling() and config.saving.keep_best and wrapper.can_be_repeated:
-                self._compile_evaluation()
         """Launch of a whole rollout, or the reason against it."""
+        self._prepare_evaluation()
         if not callable(self.fused_rollout):
             log.info("rollouts are played step by step: %s", self.fused_rollout)
         self.why_no_saved_passes = chosen.save_passes(is_one_launch=callable(self.fused_rollout))
         """Reason why learning repeats forward passes, by policy; or empty."""
         chosen.record_network_choices()
-        as_graph = chosen.captures_graphs()
         rollout, update = chosen.paths("rollout"), f"update ({chosen.paths('learning', 'Adam')})"
         self._collect: Captured = Captured(backend, self.collect, as_graph=as_graph, name=rollout)
         self._update: Captured = Captured(backend, self.update, as_graph=as_graph, name=update)
         self._acts = [named(f"act of {group.name}", group.act) for group in groups]
-        self._evaluator = evaluation.Evaluator(wrapper, self.policy_map, self.layout, as_graph=as_graph)
 
     def _rehearse(self) -> None:
-        """Launch the kernels of learning and acting, for `ahead.compiled`.
+        """Launch the kernels of learning, acting and evaluation, for `ahead.compiled`.
 
         The slowest are first.
         """
@@ -342,6 +342,8 @@ class Trainer(Run):
                     if (rehearse := getattr(group.algorithm, "rehearse", None)) is not None:
                         rehearse(group.buffer)
                     group.rehearse()
+        self._prepare_evaluation()
+        compiled_ahead(checkpoint.prepare)
 
     def _prepare_launches(self) -> None:
         """Prepare launches of the first iteration.
@@ -357,11 +359,11 @@ class Trainer(Run):
             for recorder in self.recorders.values():
                 recorder.prepare(0)
 
-    def _compile_evaluation(self) -> None:
-        """Compile the kernels of the first checkpoint's evaluation ahead, into the cache."""
-        self.wrapper.compile_copies(self._n_greedy_episodes)
-        for actions in self.action_samplers:
-            actions.prepare(greedy=True)
+    def _prepare_evaluation(self) -> None:
+        """Create the environments of the first checkpoint's evaluation, on a GPU."""
+        on_gpu, is_played = self.wrapper.backend.device.type == "cuda", self.world.is_first and len(self._learners) == 1
+        if on_gpu and is_played and self.config.saving.keep_best:
+            self._evaluator.prepare(self.acting_models, self._n_greedy_episodes, seed=self._greedy_seed)
 
     # -------------------------------------------------------------- evaluation
 
@@ -393,10 +395,13 @@ class Trainer(Run):
         trainer = self.config.trainer
         return min(trainer.num_envs * (self.world.size if trainer.exact else 1), BEST_EPISODES)
 
+    @property
+    def _greedy_seed(self) -> int:
+        return build.derived_seed(self.seed, build.BEST_SEED)
+
     def _greedy_scores(self) -> dict[str, evaluation.Score]:
         """Return scores in greedy episodes, the same for every checkpoint."""
-        seed = build.derived_seed(self.seed, build.BEST_SEED)
-        return self.evaluate(self._n_greedy_episodes, seed=seed)
+        return self.evaluate(self._n_greedy_episodes, seed=self._greedy_seed)
 
     def fetch_episode_states(self, list_of_states: Sequence[str], *arguments: Any, **named: Any) -> Any:
         """Return an episode's states in WarpDrive's form; 0.2 removes this.

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
 import torch
 
+from warpdrive_min.backends.base import Launch
 from warpdrive_min.constants import DONE
 from warpdrive_min.env_wrapper import BorrowedEnvs, EnvWrapper
 from warpdrive_min.environment import own_state
-from warpdrive_min.errors import require, require_int
+from warpdrive_min.errors import CompileError, require, require_int
 from warpdrive_min.graph import capture
+from warpdrive_min.rollouts import Episodes
 from warpdrive_min.sampler import CUDASampler
 from warpdrive_min.training.config import PolicyConfig
 from warpdrive_min.training.defaults import own_defaults
 from warpdrive_min.training.loop.arrays import PolicyMap, SharedLayout
+from warpdrive_min.training.loop.choices import why_not_whole_array
 from warpdrive_min.training.loop.metrics import check_return
 from warpdrive_min.training.loop.policies import PolicyGroup, action_samplers
 from warpdrive_min.training.models.parts import n_members_of
+from warpdrive_min.training.paths.triton.launch import compiled_ahead
+
+log = logging.getLogger(__name__)
 
 MAX_KEPT: Final = 2
 """Most sets of environments that an `Evaluator` keeps: those of metrics and of the best checkpoint."""
@@ -54,7 +61,8 @@ class EvaluationEnvs:
         layout: Layout of the agents in the arrays; None: `SharedLayout`.
         n_envs: Number of environments; if the wrapper's own are fewer, they play several rounds.
         seed: Seed of resets and draws.
-        as_graph: `play` captures a step as a CUDA graph, if the environments are new ones on a GPU.
+        as_graph: If the environments are new ones on a GPU, `play` takes greedy episodes in one launch where a kernel
+            can, and else captures a step as a CUDA graph.
     """
 
     def __init__(
@@ -98,12 +106,53 @@ class EvaluationEnvs:
         self.action_samplers = action_samplers(self.wrapper, sampler, list(self.groups.values()))
         n_envs, device = self.wrapper.n_envs, self.wrapper.cuda_data_manager.device
         self._is_over = torch.zeros(n_envs, device=device, dtype=torch.bool)
-        self._steps_over = torch.zeros(n_envs, device=device, dtype=torch.float32)
+        self._steps = torch.zeros(n_envs, device=device, dtype=torch.float32)
+        """Steps of each episode so far."""
         self._returns = {
             name: torch.zeros(n_envs, group.arrays.n_agents, device=device, dtype=torch.float32)
             for name, group in self.groups.items()
         }
         self._rewards = {name: torch.zeros_like(total) for name, total in self._returns.items()}
+
+    @functools.cached_property
+    def _episodes(self) -> tuple[Episodes, dict[str, torch.Tensor]] | None:
+        """Greedy episodes in one launch, with its arguments; None: step by step."""
+        (name, group), *others = self.groups.items()
+        facts = group.facts(
+            backend=self.wrapper.env_backend,
+            is_eager=not self._as_graph,
+            n_policies=1 + len(others),
+            why_not_whole_array=why_not_whole_array(self.wrapper, group.arrays),
+        )
+        choice = group.choose("evaluation", facts)
+        if not choice.is_fast or choice.path.build is None:
+            return None
+        constants, layers = choice.path.build(group.acting.as_network(), facts.precision)
+        episodes = self.wrapper.episodes(constants)
+        if isinstance(episodes, str):
+            group.choose("evaluation", replace(facts, rollout_kernel=episodes))
+            return None
+        return episodes, {**layers, "episode_returns": self._returns[name], "episode_steps": self._steps}
+
+    @functools.cached_property
+    def _launch(self) -> Launch | None:
+        """Launch of greedy episodes; None: step by step."""
+        if self._episodes is None:
+            return None
+        episodes, arguments = self._episodes
+        try:
+            return episodes.bound(self.wrapper.episode_length, **arguments)
+        except CompileError as error:
+            log.info("greedy episodes are played step by step: %s", error)
+            return None
+
+    def prepare(self) -> None:
+        """Prepare greedy episodes; `play` does so at first use.
+
+        In a rehearsal their kernel compiles in another thread.
+        """
+        if self._borrowed is None and self._episodes is not None and not compiled_ahead(self._episodes[0].compile):
+            self._launch  # noqa: B018  (loads the kernel)
 
     def close(self) -> None:
         """Restore the wrapper's own environments, and release graphs; enqueues."""
@@ -144,7 +193,10 @@ class EvaluationEnvs:
     def _play(self, greedy: bool) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
         if self._borrowed is None:
             self._restart()
-        for tensor in (self._is_over, self._steps_over, *self._returns.values()):
+        if greedy and self._borrowed is None and self._launch is not None:
+            self._launch()
+            return self._results()
+        for tensor in (self._is_over, self._steps, *self._returns.values()):
             tensor.zero_()
         # Borrowed environments play later rounds, whose draws and states may depend on the steps of this one.
         can_stop = self._borrowed is None and self._is_over.device.type == "cpu"
@@ -155,7 +207,10 @@ class EvaluationEnvs:
                 step = self._graphs[greedy] = capture(self.wrapper.backend, step)
             step()
             n_steps += 1
-        return {name: total.clone() for name, total in self._returns.items()}, n_steps - self._steps_over
+        return self._results()
+
+    def _results(self) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+        return {name: total.clone() for name, total in self._returns.items()}, self._steps.clone()
 
     def _restart(self) -> None:
         """Restore the environments, draws and attributes of the first episode; enqueues."""
@@ -173,7 +228,7 @@ class EvaluationEnvs:
         """Act, step and add the rewards of running episodes; enqueues."""
         self.act(greedy)
         self.wrapper.step()
-        self._steps_over.add_(self._is_over)
+        self._steps.add_(~self._is_over)
         for name, group in self.groups.items():
             rewards = self._rewards[name]
             group.arrays.pick(group.arrays.rewards, rewards)
@@ -201,6 +256,12 @@ class Evaluator:
         self._kept: dict[tuple[int, ...], EvaluationEnvs] = {}
 
     @own_defaults()
+    def prepare(self, models: Mapping[str, Any], n_episodes: int, *, seed: int) -> None:
+        """Prepare the greedy episodes of a later call of `scores`."""
+        if self._wrapper.can_be_repeated:
+            self._envs(models, n_episodes * (_n_members(models) or 1), seed).prepare()
+
+    @own_defaults()
     def scores(
         self, models: Mapping[str, Any], n_episodes: int = 100, *, greedy: bool = True, seed: int = 0
     ) -> dict[str, Score]:
@@ -211,7 +272,7 @@ class Evaluator:
             TrainingError: As of `evaluate`.
         """
         n_episodes = require_int("evaluate.n_episodes", n_episodes)
-        n_members = max(map(n_members_of, models.values()), default=0) or None
+        n_members = _n_members(models)
         rule = "a population plays in environments of its own"
         do = "give its wrapper an environment that can be made again from its config"
         require(n_members is None or self._wrapper.can_be_repeated, "evaluate", rule, self._wrapper.name, do)
@@ -228,16 +289,18 @@ class Evaluator:
     def _play(
         self, models: Mapping[str, Any], n_envs: int, greedy: bool, seed: int
     ) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-        given = (self._wrapper, models, *self._given, n_envs, seed)
         if not self._wrapper.can_be_repeated:
-            with EvaluationEnvs(*given) as envs:
+            with EvaluationEnvs(self._wrapper, models, *self._given, n_envs, seed) as envs:
                 return envs.play(greedy)
-        key = (n_envs, seed, *map(id, models.values()))
+        return self._envs(models, n_envs, seed).play(greedy)
+
+    def _envs(self, models: Mapping[str, Any], n_envs: int, seed: int) -> EvaluationEnvs:
+        key, given = (n_envs, seed, *map(id, models.values())), (self._wrapper, models, *self._given, n_envs, seed)
         envs = self._kept.pop(key) if key in self._kept else EvaluationEnvs(*given, as_graph=self._as_graph)
         self._kept[key] = envs  # the last one used is the last one in order
         for old in list(self._kept)[:-MAX_KEPT]:
             self._kept.pop(old).close()
-        return envs.play(greedy)
+        return envs
 
     def close(self) -> None:
         """Release all environments and graphs; a later call makes new ones."""
@@ -283,14 +346,21 @@ def evaluate(
         evaluator.close()
 
 
+def _n_members(models: Mapping[str, Any]) -> int | None:
+    """Return the number of a population's members; None: no population."""
+    return max(map(n_members_of, models.values()), default=0) or None
+
+
 def _score(returns: torch.Tensor, steps: torch.Tensor) -> Score:
     teams = returns.double().sum(1)
     n_episodes = len(teams)
-    spread = float(teams.std()) if n_episodes > 1 else 0.0
+    spread = teams.std() if n_episodes > 1 else teams.new_zeros(())
+    numbers = torch.stack([spread, teams.mean(), returns.double().mean(), steps.double().mean()])
+    spread, mean_return, mean_agent_return, mean_steps = numbers.tolist()  # one copy
     return Score(
-        mean_return=float(teams.mean()),
+        mean_return=mean_return,
         standard_error=spread / n_episodes**0.5,
-        mean_agent_return=float(returns.double().mean()),
-        mean_steps=float(steps.double().mean()),
+        mean_agent_return=mean_agent_return,
+        mean_steps=mean_steps,
         n_episodes=n_episodes,
     )

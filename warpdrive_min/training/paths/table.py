@@ -143,6 +143,9 @@ LAST_OBSERVATIONS: Final = where(
     "the environment does not write the last observations of truncated episodes",
 )
 FUSED: Final = where("`model.fused` is not false", lambda of: of.fused is not False, "model.fused is false")
+ONE_CHOICE: Final = where(
+    "each agent makes one choice", lambda of: of.n_types == 1, "each agent makes {facts.n_types} choices"
+)
 NOT_BF16: Final = where(
     "`trainer.precision` is `fp32` or `tf32`", lambda of: of.precision != "bf16", "this kernel does not compute in bf16"
 )
@@ -195,6 +198,12 @@ def wants_one_launch(facts: Facts) -> str | None:
 @rule("the environment has a rollout kernel for the network (see `EnvWrapper.rollout_mode_of`)")
 def has_rollout_kernel(facts: Facts) -> str | None:
     """Refuse runs without a rollout kernel."""
+    return facts.rollout_kernel or None
+
+
+@rule("`pycuda` takes the environment's step, one kernel whose blocks own environments")
+def repeats_steps(facts: Facts) -> str | None:
+    """Refuse environments whose steps a launch cannot repeat."""
     return facts.rollout_kernel or None
 
 
@@ -327,6 +336,14 @@ PATHS: Final[dict[str, tuple[Path, ...]]] = {
         Path("kernel in C++", (NOT_EXACT, cpp, ALONE), _adam_in_cpp),
         EXACT_KERNELS,
         TORCH,
+    ),
+    "evaluation": (
+        Path(
+            "one launch",
+            (NOT_EAGER, ONE_POLICY, ALONE, *IN_CUDA_C, ONE_CHOICE, *WHOLE_ARRAY, repeats_steps),
+            matrix_units.in_episodes,
+        ),
+        Path("step by step"),
     ),
     "iteration": (Path("CUDA graphs", (HAS_GRAPHS, NOT_EAGER, NO_DEBUG)), Path("launch by launch")),
 }

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 import torch
 
+from warpdrive_min.backends.base import LAYERS
 from warpdrive_min.function_manager import KERNELS
 from warpdrive_min.training.config import present
 from warpdrive_min.training.paths.facts import Facts, rule
@@ -75,14 +76,9 @@ class Sizes(NamedTuple):
     def constants(self, *, learns: bool, is_tanh: bool, is_tf32: bool) -> dict[str, Constant]:
         """Return the constants of `perceptron_tiles.cuh` and `core.cuh`."""
         return {
-            "N_SEEN": self.n_features,
-            "HIDDEN1": self.n_first,
-            "HIDDEN2": self.n_second,
-            "N_OUTPUTS": self.n_outputs,
+            **self.layers(is_tanh=is_tanh, is_tf32=is_tf32),
             "N_TYPES": self.n_types,
             "IS_SHARED": self.is_shared,
-            "IS_TANH": is_tanh,
-            "TF32": is_tf32,
             "LEARNS": learns,
             "WARPS": WARPS,
             "SHARED_BYTES": self.n_bytes(learns=learns),
@@ -91,6 +87,17 @@ class Sizes(NamedTuple):
             "ENVS_PER_BLOCK": 1,
             "BLOCKS_PER_ENV": 1,
             "EXACT": False,
+        }
+
+    def layers(self, *, is_tanh: bool, is_tf32: bool) -> dict[str, Constant]:
+        """Return the constants of the policy's layers, as for `episodes.cuh`."""
+        return {
+            "N_SEEN": self.n_features,
+            "HIDDEN1": self.n_first,
+            "HIDDEN2": self.n_second,
+            "N_OUTPUTS": self.n_outputs,
+            "IS_TANH": is_tanh,
+            "TF32": is_tf32,
         }
 
     @property
@@ -153,7 +160,7 @@ class Evaluation:
         layers = network.value if of_value else network.policy
         sizes = network.sizes | {"n_outputs": len(layers[4])}
         self._sizes = Sizes(**sizes, n_types=1, is_shared=False)
-        self._layers = dict(zip(("w1", "b1", "w2", "b2", "w3", "b3"), layers, strict=True))
+        self._layers = dict(zip(LAYERS, layers, strict=True))
         self._is_tanh = network.is_tanh
         self._backend = backend
         self._programs: dict[bool, Program] = {}
@@ -175,6 +182,13 @@ class Evaluation:
         n_rows = seen.shape[:-1].numel()
         n_blocks = min(-(-n_rows // (ROWS * WARPS)), BLOCKS_PER_PROCESSOR * _processors(seen.device))
         program.launch("evaluate", (n_blocks, 1, 1), **self._layers, x=seen.contiguous(), out=out, n_rows=n_rows)
+
+
+def in_episodes(network: Network, precision: Precision) -> tuple[dict[str, Constant], dict[str, Tensor]]:
+    """Return the constants and layers of a policy that acts in `episodes.cuh`."""
+    sizes = Sizes(**network.sizes, n_types=1, is_shared=False)
+    constants = sizes.layers(is_tanh=network.is_tanh, is_tf32=precision == "tf32")
+    return constants, dict(zip(LAYERS, network.policy, strict=True))
 
 
 class Learning:
