@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -39,6 +40,7 @@ def compiled(device: torch.device, rehearse: Callable[[], None]) -> Iterator[Cal
         with rehearsal(compilers), torch.no_grad():
             rehearse()
         yield compilers.are_busy
+        gc.collect()  # while they compile; else it would interrupt the first iterations
         compilers.finish()
 
 
