@@ -120,7 +120,8 @@ class Run:
         Raises:
             TrainingError: A loss or a gradient is not finite; names the policy and the iteration.
         """
-        updates, episodes = metrics.read(self.groups.values(), self.recorders, self.world)
+        # Enqueued together while the GPU still runs
+        updates, episodes, sums = metrics.read(self.groups.values(), self.recorders, self.world, self.check.sums())
         last_iteration = self._last_log[1]
         rates = self._rates()
         evaluated = self._evaluated_returns() if self.config.trainer.evaluator else {}
@@ -132,7 +133,7 @@ class Run:
             **rates,
             **{f"{name}/evaluated_return": mean_return for name, mean_return in evaluated.items()},
         )
-        self._check_environments()
+        self._check_environments(sums)
         self._check_numbers(updates, episodes, last_iteration)
         if self.world.size > 1:
             self.world.check_equal(self._shared_state())
@@ -201,13 +202,17 @@ class Run:
         self._files.close_sinks()
         self._has_begun = False
 
-    def _check_environments(self, *, is_first: bool = False) -> None:
+    def _check_environments(self, sums: Mapping[str, float] | None = None, *, is_first: bool = False) -> None:
         """Check the outputs of the environments; synchronises.
+
+        Args:
+            sums: Those of `RolloutCheck.sums`, if they are read.
+            is_first: Check everything.
 
         Raises:
             TrainingError: A number is not finite, or the environments broke their contract.
         """
-        if is_first or self.check.is_suspect():
+        if is_first or self.check.is_suspect(sums):
             # One member may fail alone
             if not self.has_members and (error := self.check.non_finite_error(self.iteration)) is not None:
                 raise error

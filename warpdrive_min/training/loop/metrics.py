@@ -44,9 +44,12 @@ Numbers = dict[str, dict[str, Any]]
 
 
 def read(
-    groups: Iterable[PolicyGroup], recorders: Mapping[str, RolloutRecorder], world: World
-) -> tuple[Numbers, Numbers]:
-    """Read update metrics and episode means in one copy; synchronises.
+    groups: Iterable[PolicyGroup],
+    recorders: Mapping[str, RolloutRecorder],
+    world: World,
+    more: Mapping[str, Tensor],
+) -> tuple[Numbers, Numbers, dict[str, Any]]:
+    """Read update metrics, episode means and other numbers in one copy; synchronises.
 
     With several ranks these are means of metrics over ranks, and means over the episodes of all ranks. A mean is NaN if
     no episode ended.
@@ -55,6 +58,7 @@ def read(
         groups: Policies; those that do not learn have no metrics.
         recorders: Recorders of rewards, by the suffix of their array's name.
         world: Ranks, all of which must call this.
+        more: Numbers of this rank, returned as `fetch` does.
     """
     groups = list(groups)
     updates: dict[str, Tensor] = {}
@@ -70,7 +74,7 @@ def read(
             sums[f"{group.name}/impossible"] = own.view(*group.shape, -1).sum(-1)
         if group.algorithm is not None:
             updates |= {f"{group.name}/{key}": value for key, value in group.algorithm.metrics.items()}
-    numbers = fetch(world.averaged(updates) | world.summed(sums))
+    numbers = fetch(world.averaged(updates) | world.summed(sums) | dict(more))
     metrics = {
         group.name: {key: numbers[f"{group.name}/{key}"] for key in group.algorithm.metrics}
         for group in groups
@@ -90,24 +94,29 @@ def read(
         if f"{group.name}/impossible" in numbers:
             means[IMPOSSIBLE_ROWS] = numbers[f"{group.name}/impossible"]
         episodes[group.name] = means if group.members else {key: float(mean) for key, mean in means.items()}
-    return metrics, episodes
+    return metrics, episodes, {name: numbers[name] for name in more}
 
 
 def fetch(numbers: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Read tensors of one shape in one copy; synchronises.
+    """Read tensors in one copy; synchronises.
 
     Returns:
         A float for each 0-d tensor, a float64 array for each other one.
     """
 
-    def kind(name: str) -> str:
-        return str(numbers[name].dtype)
+    def kind(name: str) -> tuple[str, torch.Size]:
+        return str(numbers[name].dtype), numbers[name].shape
 
     if not numbers:
         return {}
     names = sorted(numbers, key=kind)
-    together = torch.cat([torch.stack([numbers[name] for name in each]).double() for _, each in groupby(names, kind)])
-    read = dict(zip(names, together.tolist() if together.dim() == 1 else together.cpu().numpy(), strict=True))
+    alike = [torch.stack([numbers[name] for name in each]) for _, each in groupby(names, kind)]
+    together, at = torch.cat([each.double().flatten() for each in alike]).cpu().numpy(), 0
+    read = dict[str, Any]()
+    for name in names:
+        shape, n = numbers[name].shape, numbers[name].numel()
+        read[name] = together[at : at + n].reshape(shape) if shape else float(together[at])
+        at += n
     return {name: read[name] for name in numbers}
 
 

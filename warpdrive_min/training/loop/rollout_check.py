@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -44,11 +45,8 @@ class RolloutCheck:
         self._who = f"environment {wrapper.name!r}"
         self._parts = [(group, recorders[group.arrays.suffix]) for group in groups]
 
-    def is_suspect(self) -> bool:
-        """Return True if the other checks may find errors; synchronises.
-
-        It reads only a few numbers.
-        """
+    def sums(self) -> dict[str, Tensor]:
+        """Return the few numbers that show whether other checks may find errors; enqueues."""
         sums: dict[str, Tensor] = {}
         for index, (group, recorder) in enumerate(self._parts):
             parts = [each for each in group.arrays.observations if each.is_floating_point()]
@@ -67,7 +65,14 @@ class RolloutCheck:
                 counts += [each for key, each in group.algorithm.metrics.items() if key.startswith(SKIPPED_STEPS)]
             # Same dtype: otherwise all numbers would be copied first
             sums |= {f"{index} fault {kind}": each.sum(dtype=each.dtype) for kind, each in enumerate(counts)}
-        read = fetch(sums)
+        return sums
+
+    def is_suspect(self, sums: Mapping[str, float] | None = None) -> bool:
+        """Return True if the other checks may find errors.
+
+        Synchronises, unless it gets the `sums` that were fetched.
+        """
+        read = fetch(self.sums()) if sums is None else sums
         # A non-finite number makes its sum non-finite; an overflow only costs a needless check
         return not all(number == 0 if "fault" in name else abs(number) < float("inf") for name, number in read.items())
 
@@ -182,7 +187,10 @@ def require_finite_state(tensors: Mapping[str, Tensor]) -> None:
     Raises:
         TrainingError: A tensor is not; names it.
     """
-    for name, tensor in tensors.items():
-        if name.startswith("policy/") and tensor.is_floating_point() and not tensor.sum().isfinite():
+    floats = {name: each for name, each in tensors.items() if name.startswith("policy/") and each.is_floating_point()}
+    for name, total in fetch({name: tensor.sum() for name, tensor in floats.items()}).items():
+        if not math.isfinite(total):
             rule, do = "must be finite to be saved", "resume from the last checkpoint with a lower lr"
-            require(bool(tensor.isfinite().all()), f"training: {name}", rule, "NaN or infinity", do, TrainingError)
+            require(
+                bool(floats[name].isfinite().all()), f"training: {name}", rule, "NaN or infinity", do, TrainingError
+            )
