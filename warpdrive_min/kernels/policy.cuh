@@ -70,15 +70,15 @@ struct WD_ALIGN(16) wd_policy_of {
     __syncwarp();
   }
 
-  // The same for warps with one row per thread, from this thread's observation.
+  // The same for warps with one row per thread, or a block of one warp with fewer, from this thread's observation.
   template <class Seen>
   __device__ __forceinline__ void evaluate(const Seen& s, const float* const given) {
-    for (int i = 0; i < N_SEEN; ++i) seen[WD_THREAD][i] = reinterpret_cast<const float*>(&s)[i];
+    for (int i = 0; i < N_SEEN && WD_THREAD < ROWS; ++i) seen[WD_THREAD][i] = reinterpret_cast<const float*>(&s)[i];
     evaluate(given);
   }
 };
 
-using wd_policy = wd_policy_of<THREADS / 32, 32, WD_SHARED_BYTES>;                         // a thread acts for its environment
+using wd_policy = wd_policy_of<THREADS / 32, wd_min(32, ENVS_PER_BLOCK), WD_SHARED_BYTES>;                         // a thread acts for its environment
 using wd_policy_of_block = wd_policy_of<WD_ACTING_WARPS, WD_WARP_ROWS, WD_SHARED_BYTES * 5 / 8>;  // for all of a block
 
 // Draws the actions of this block's agents from their observations, (n_envs, N_AGENTS, N_SEEN), and counts impossible rows.

@@ -367,13 +367,13 @@ WD_KERNEL(rollout_with_policy)(float (*state)[N_AGENTS][N_STATE], Action (*sampl
   const Recorder recorder = {running_return, running_steps, finished_return, finished_steps, finished_episodes,
                              cuts,           n_cut,         n_cuts,          n_envs};
 #if defined(__CUDACC__)
-  static_assert(THREADS == ENVS_PER_BLOCK, "a thread has an environment");
+  static_assert(THREADS == ENVS_PER_BLOCK || THREADS == 32, "a thread has an environment");
   WD_SHARED wd_policy policy;
   policy.begin(weights);
   WD_SYNC();
   // The last warp's extra threads repeat the last environment and record nothing: a warp acts as one unit.
-  const int env = wd_min(WD_FIRST_ENV + WD_THREAD, n_envs - 1);
-  const bool is_own = WD_FIRST_ENV + WD_THREAD < n_envs;
+  const int slot = wd_min(WD_THREAD, ENVS_PER_BLOCK - 1), env = wd_min(WD_FIRST_ENV + slot, n_envs - 1);
+  const bool is_own = WD_THREAD < ENVS_PER_BLOCK && WD_FIRST_ENV + slot < n_envs;
   Playing at = {wd_load<State>(state[env][0]), wd_load<Seen>(observations[env][0]), _timestep_[env], _episode_[env]};
   const int start_seed[2] = {_reset_seed_[0], _reset_seed_[1]}, seed_low = seed[0], seed_high = seed[1];
   const unsigned first_word = draws[env];
@@ -387,7 +387,7 @@ WD_KERNEL(rollout_with_policy)(float (*state)[N_AGENTS][N_STATE], Action (*sampl
     if (k % STEPS_AHEAD == 0) draw_next_start(at, env, start_seed, state_reset_pool);
     if (k == 0 || word % 4u == 0u) words = wd_philox(word / 4u, env, 0, stream, seed_low, seed_high);
     policy.evaluate(at.seen, weights);
-    float* const out = policy.out[WD_THREAD];
+    float* const out = policy.out[slot];
     const wd_drawn drawn = wd_draw(out, nullptr, N_CATEGORIES, wd_uniform(wd_word(words, static_cast<int>(word % 4u))));
     action = drawn.action;
     if (drawn.is_impossible && is_own) impossible[env] += 1;
