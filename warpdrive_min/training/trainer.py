@@ -343,7 +343,8 @@ class Trainer(Run):
                         rehearse(group.buffer)
                     group.rehearse()
         self._prepare_evaluation()
-        compiled_ahead(checkpoint.prepare)
+        if self._saves:
+            compiled_ahead(checkpoint.prepare)
 
     def _prepare_launches(self) -> None:
         """Prepare launches of the first iteration.
@@ -362,7 +363,7 @@ class Trainer(Run):
     def _prepare_evaluation(self) -> None:
         """Create the environments of the first checkpoint's evaluation, on a GPU."""
         on_gpu, is_played = self.wrapper.backend.device.type == "cuda", self.world.is_first and len(self._learners) == 1
-        if on_gpu and is_played and self.config.saving.keep_best:
+        if on_gpu and is_played and self._saves and self.config.saving.keep_best:
             self._evaluator.prepare(self.acting_models, self._n_greedy_episodes, seed=self._greedy_seed)
 
     # -------------------------------------------------------------- evaluation
