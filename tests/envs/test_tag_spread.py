@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -18,49 +18,38 @@ from warpdrive_min.errors import ConfigError
 others = pytest.mark.parametrize("backend", OTHER_BACKENDS)
 
 
-def run(backend: str, settings: dict[str, Any], n_envs: int, n_steps: int, **options: Any) -> dict[str, np.ndarray]:
+SEARCHES = [(search, n, 2) for search in ("grid", "all_pairs", "auto") for n in (1, 10, 20)]
+SEARCHES += [(search, n, 1) for search in ("grid", "all_pairs") for n in (1, 10)]
+"""Search, observed agents and blocks: also more neighbours than one search finds."""
+
+
+@functools.cache
+def run(backend: str, n_observed: int, search: str = "grid", blocks: int | None = None, *, few: bool) -> Any:
     """Return the arrays at the end of an exact run."""
-    arrays, _ = free_run("tag_continuous", settings, backend, n_envs=n_envs, n_steps=n_steps, exact=True, **options)
-    return arrays
+    n_agents, n_envs, n_steps = (24, 1, 2) if few else (400, 3, 12)
+    settings = crowd(n_agents, num_other_agents_observed=n_observed, neighbor_search=search)
+    options = {"n_envs": n_envs, "n_steps": n_steps, "exact": True, "blocks_per_env": blocks}
+    return free_run("tag_continuous", settings, backend, **options)[0]
+
+
+def assert_as_reference(backend: str, n_observed: int, *given: Any) -> None:
+    """Assert that a run has the bits of the reference."""
+    few = is_simulated(backend)
+    got, want = run(backend, n_observed, *given, few=few), run("cpu", n_observed, few=few)
+    assert_same_bits({name: got[name] for name in want}, want)
 
 
 # ------------------------------------------------------------------ cells, all pairs, blocks
 
 
-@on_backends(
-    "case",
-    [(search, n_observed) for search in ("all_pairs", "auto") for n_observed in (1, 10, 20)],
-    numba=[("all_pairs", 20), ("auto", 1)],
-)
-def test_cells_and_all_pairs_give_the_same_bits(case, backend):
-    """Search by cells is bit-identical to all pairs.
+@on_backends("case", SEARCHES, numba=[("all_pairs", 20, 2), ("auto", 1, 2), ("grid", 10, 1), ("all_pairs", 1, 1)])
+def test_every_search_sees_what_the_reference_sees(case, backend):
+    """Cells and all pairs, on one block or two, are bit-identical to the reference.
 
-    Cases include more neighbours than one search finds.
+    One block sorts agents by cell in shared memory, or scans all.
     """
-    search, n_observed = case
-    n_agents, n_envs, n_steps = (24, 1, 2) if is_simulated(backend) else (400, 2, 10)
-    settings = crowd(n_agents, num_other_agents_observed=n_observed)
-    cells = run(backend, settings, n_envs, n_steps, blocks_per_env=2)
-    assert_same_bits(run(backend, {**settings, "neighbor_search": search}, n_envs, n_steps, blocks_per_env=2), cells)
-
-
-@on_backends(
-    "case",
-    [(search, n_observed) for search in ("grid", "all_pairs") for n_observed in (1, 10)],
-    numba=[("grid", 10), ("all_pairs", 1)],
-)
-def test_one_block_sees_what_several_see(case, backend):
-    """One block gives the same observations as several.
-
-    It sorts agents by cell in shared memory, or scans all.
-    """
-    search, n_observed = case
-    n_agents, n_envs, n_steps = (24, 1, 2) if is_simulated(backend) else (400, 3, 12)
-    settings = crowd(n_agents, num_other_agents_observed=n_observed, neighbor_search=search)
-    of_one = run(backend, settings, n_envs, n_steps, blocks_per_env=1)
-    of_several = run(backend, settings, n_envs, n_steps, blocks_per_env=2)
-    assert set(of_one) <= set(of_several)
-    assert_same_bits(of_one, {name: of_several[name] for name in of_one})
+    search, n_observed, blocks = case
+    assert_as_reference(backend, n_observed, search, blocks)
 
 
 @on_backends("blocks", [1, 3], numba=[3])
@@ -69,13 +58,10 @@ def test_cells_that_are_added_up_in_parts_give_the_same_bits(blocks, backend, mo
 
     Parts, also more than blocks, change only the order of the count.
     """
-    n_agents, n_envs, n_steps = (24, 1, 2) if is_simulated(backend) else (400, 2, 10)
-    settings = crowd(n_agents, num_other_agents_observed=11)  # more than one block has room for
-    want = run(backend, settings, n_envs, n_steps, blocks_per_env=blocks)
     monkeypatch.setattr(tag_continuous, "CELLS_OF_A_PART", 1)
     monkeypatch.setattr(tag_continuous, "AGENTS_OF_OUT_CELL", 5)
-    assert_same_bits(run(backend, settings, n_envs, n_steps, blocks_per_env=blocks), want)
-    env = TagContinuous(**settings)
+    assert_as_reference(backend, 11, "grid", blocks)  # 11: more than one block has room for
+    env = TagContinuous(**crowd(24 if is_simulated(backend) else 400, num_other_agents_observed=11))
     assert env.settle_blocks(blocks, "cuda_c") < env.cell_parts
     assert [name for name, _ in env.kernel_sequences(auto_reset=False)["step"]][:3] == ["move", "parts", "offsets"]
 
