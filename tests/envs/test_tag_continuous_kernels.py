@@ -47,7 +47,7 @@ LAYOUTS: dict[str, tuple[LaunchShape, int, dict[str, Any]]] = {
     "more neighbours than are searched at a time": (
         LaunchShape(threads=32, envs_per_block=1),
         2,
-        {"num_taggers": 3, "num_runners": 36, "use_full_observation": False, "num_other_agents_observed": 35},
+        {"num_taggers": 3, "num_runners": 22, "use_full_observation": False, "num_other_agents_observed": 20},
     ),
 }
 
