@@ -26,7 +26,7 @@ from warp_drive.utils.pycuda_utils.misc import check_env_header, update_env_head
 from tests.compat.builders import BLOCKS, name_of, needs_numba
 from tests.compat.walkers import CUDA_SOURCE, Walkers
 from warpdrive_min import BACKENDS, EnvironmentRegistrar
-from warpdrive_min.backends import cuda_c, cuda_source, pycuda_driver
+from warpdrive_min.backends import cuda_c, pycuda_driver
 from warpdrive_min.backends.base import Availability
 from warpdrive_min.backends.numba_cuda import declared_parameters, scalar
 from warpdrive_min.compat import managers
@@ -110,15 +110,6 @@ def test_kernel_log_and_reset_work_together(backend, blocks, monkeypatch):
     assert data.pull_data_from_device("_done_").tolist() == [1, 0], "only copy 0 has a value of 15 or more"
     step(15, 2)
     np.testing.assert_array_equal(data.pull_data_from_device("y").mean(1), [16, 12])
-
-
-@pytest.mark.skipif(cuda_c.gpu_compiler() is None, reason="found neither NVRTC nor nvcc")
-@pytest.mark.parametrize("blocks", [1, 2])
-def test_kernel_of_the_sequence_compiles_for_the_gpu(blocks):
-    """The kernel compiles on one block and on a cluster."""
-    sizes = cuda_source.warp_drive_sizes(DOUBLE.read_text(), n_envs=2, n_agents=5, blocks_per_env=blocks)
-    shape = {"N_AGENTS": 5, "THREADS": 32, "ENVS_PER_BLOCK": 1, "BLOCKS_PER_ENV": 1, "EXACT": False}
-    assert cuda_c.compile_cubin(DOUBLE, {**shape, **sizes}, "sm_90").read_bytes()[:4] == b"\x7fELF"
 
 
 @needs_numba

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 from warp_drive.env_cpu_gpu_consistency_checker import EnvironmentCPUvsGPU
-from warp_drive.env_wrapper import EnvWrapper
 from warp_drive.managers.numba_managers.numba_data_manager import NumbaDataManager
 from warp_drive.managers.numba_managers.numba_function_manager import NumbaFunctionManager
 
@@ -76,31 +75,6 @@ def test_consistency_checker_runs_the_users_classes(backend, blocks, registrar):
         env_registrar=registrar,
     )
     assert checker.test_env_reset_and_step(seed=1) < 1e-6
-
-
-@needs_numba
-def test_consistency_checker_finds_a_difference():
-    """The checker finds a reward that is too large by a factor of 2."""
-
-    class Generous(Walkers):
-        def __init__(self, **config):
-            super().__init__(**config)
-            self.reward_per_meeting = 1.0
-
-    checker = EnvironmentCPUvsGPU(
-        Generous, CUDAWalkers, env_configs={"two": {"num_agents": 2}}, num_envs=3, gpu_env_backend="numba"
-    )
-    with pytest.raises(AssertionError, match="rewards"):
-        checker.test_env_reset_and_step(seed=0)
-
-
-def test_python_class_runs_on_the_cpu():
-    """The Python class runs without a GPU, by agent."""
-    wrapper = EnvWrapper(CUDAWalkers(), env_backend="cpu")
-    assert list(wrapper.reset()) == [0, 1, 2]
-    _, rewards, done, _ = Walkers.step(wrapper.env, {0: 1, 1: 2, 2: 0})
-    assert rewards == {0: 0.5, 1: 0.5, 2: 0.0}
-    assert done == {"__all__": False}
 
 
 @pytest.mark.gpu

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.support import managers, on_every_backend, push
+from tests.support import managers, push
 from warpdrive_min import CUDADataManager, CUDALogController
 from warpdrive_min.errors import DataError
 
@@ -26,26 +26,6 @@ def put(data: CUDADataManager, step: int) -> None:
     for name in ("x", "y"):
         for env in range(2):
             data.tensor(name)[env] = 10 * env + step
-
-
-@on_every_backend
-@pytest.mark.parametrize("env_id", [0, 1])
-def test_log_keeps_every_step_of_one_environment(backend, env_id):
-    """Rows have the chosen environment's values, with a valid mask."""
-    data, logger = logged(backend)
-    put(data, 0)
-    logger.reset_log(data, env_id)
-    assert data.pull_data_from_device("_log_mask_").tolist() == [1, 0, 0, 0, 0]
-    for step in (1, 2):
-        put(data, step)
-        logger.update_log(data, step)
-    assert data.pull_data_from_device("_log_mask_").tolist() == [1, 1, 1, 0, 0]
-    assert logger.last_valid_step == 2
-    got = logger.fetch_log(data)
-    want = 10 * env_id + np.arange(3, dtype=np.float32)
-    assert set(got) == {"x_for_log", "y_for_log"}
-    np.testing.assert_array_equal(got["x_for_log"], np.broadcast_to(want[:, None], (3, 3)))
-    np.testing.assert_array_equal(got["y_for_log"], np.broadcast_to(want[:, None, None], (3, 3, 2)))
 
 
 def test_fetch_log_takes_names_and_a_last_step():

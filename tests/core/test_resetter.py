@@ -13,7 +13,7 @@ from warpdrive_min.errors import ConfigError, DataError
 from warpdrive_min.rng import pool_row, seed_words
 
 SAVED = {
-    "flat": np.array([1.5, 2.5], np.float32),
+    "flat": np.array([np.nan, 2.5], np.float32),
     "flat_int": np.array([1, 2], np.int32),
     "table": np.arange(6, dtype=np.float32).reshape(2, 3),
     "table_int": np.arange(6, dtype=np.int32).reshape(2, 3),

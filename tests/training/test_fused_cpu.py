@@ -101,23 +101,6 @@ def test_environments_that_do_not_count_are_left_out(kind, monkeypatch):
     assert not torch.equal(*ends), "both went the same way"
 
 
-@pytest.mark.parametrize(
-    "network",
-    [
-        {"fc_dims": (8,)},
-        {"fc_dims": (8, 8, 8)},
-        {"activation": "gelu"},
-        {"normalize_observations": True},
-        {"fused": False},
-    ],
-    ids=str,
-)
-def test_other_networks_are_left_to_torch(network):
-    """Unsupported or forbidden models use torch."""
-    model = make_model(DISCRETE, **{"fc_dims": (8, 8), **network})
-    assert not choose("acting", Facts(network=model.as_layers())).is_fast
-
-
 def test_bfloat16_and_other_models_are_left_to_torch(factory):
     """Products in bfloat16 and users' models use torch.
 
