@@ -51,7 +51,7 @@ from ..process.checkouts import WORKING_TREE, checkouts
 from ..process.interleaved import ROUNDS, Limit, Pair, PairFiles, PairResults, measure_revisions
 from ..process.stopping import register_outputs
 from ..process.sweep import in_processes, measure_missing
-from ..show.columns import Column, unsettled
+from ..show.columns import Column, signs
 from ..static import verdict
 from ..workloads.cases import CASES
 from ..workloads.outside import job_of, names_of
@@ -534,7 +534,7 @@ def _sides(pair: Pair) -> tuple[str, str]:
     def text(record: Record) -> str:
         if pair.quantity == "energy":
             return f"{1e6 * median(record.notes['joules_per_unit']):.4g} uJ"
-        return f"{median(record.unit_ns):.4g}{unsettled(record)} ns"
+        return f"{median(record.unit_ns):.4g}{signs(record)} ns"
 
     return text(pair.a), text(pair.b)
 

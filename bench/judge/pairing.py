@@ -11,7 +11,7 @@ from ..core.record import Record, are_on_two_cards
 from ..core.stats import median
 from ..process.checkouts import WORKING_TREE
 from ..process.interleaved import Pair
-from ..show.columns import Column, unsettled
+from ..show.columns import Column, signs
 from .evidence import Judgement, Key, check_allowed, disturbances, mismatches, name_of, remarks
 
 
@@ -57,4 +57,4 @@ def ns_column(name: str, side: int) -> Column[Judged]:
     def value(row: Judged) -> float:
         return median(record(row).unit_ns)
 
-    return Column(name, lambda row: f"{value(row):.4g}{unsettled(record(row))}", value)
+    return Column(name, lambda row: f"{value(row):.4g}{signs(record(row))}", value)

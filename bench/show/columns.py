@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from warpdrive_min.errors import one_line
 
 from ..core.point import ORACLE, PLAIN, Figure, shared_axes
 from ..core.record import Record, are_on_two_cards
+from ..judge.evidence import busy
 from .labels import (
+    BUSY,
     ENV_NAME,
     UNSETTLED,
     axis_label,
@@ -82,8 +85,9 @@ class Table(Generic[Row]):
 
     @property
     def footnote(self) -> str:
-        """Meaning of the sign in cells; empty without one."""
-        return FOOTNOTE if any(UNSETTLED in cell for cells in self.cells for cell in cells) else ""
+        """Meaning of the signs in cells; empty without one."""
+        text = "".join(chain.from_iterable(self.cells))
+        return " ".join(f"{sign} {meaning}" for sign, meaning in FOOTNOTES.items() if sign in text)
 
 
 MakeTable: TypeAlias = Callable[[Sequence[Record]], Table[Any]]
@@ -100,7 +104,11 @@ def column_of(column: Column[Record], record: Callable[[Row], Record]) -> Column
 NOTHING: Final = "\N{EN DASH}"
 """Cell of a missing axis or metric."""
 SPREAD: Final = "spread"
-FOOTNOTE: Final = f"{UNSETTLED} Times did not stabilise during the warm-up."
+FOOTNOTES: Final = {
+    UNSETTLED: "Times did not stabilise during the warm-up.",
+    BUSY: "Other processes used the CPU cores meanwhile: the number is unreliable.",
+}
+"""Meaning of each sign."""
 
 
 def axis_column(name: str, records: Iterable[Record]) -> Column[Record]:
@@ -131,13 +139,13 @@ BACKEND: Final = Column("backend", _backend, is_choice=True)
 
 
 def metric_column(name: str, header: str = "") -> Column[Record]:
-    """Return the column of a metric, with a sign after an unsettled warm-up."""
+    """Return the column of a metric, with signs; see `signs`."""
 
     def value(record: Record) -> float | None:
         return found.value if (found := metric(record, name)) else None
 
     def text(record: Record) -> str:
-        return NOTHING if (found := value(record)) is None else number(found) + unsettled(record)
+        return NOTHING if (found := value(record)) is None else number(found) + signs(record)
 
     return Column(header or name.replace("_per_s", "/s").replace("_", " "), text, value)
 
@@ -151,9 +159,9 @@ def interval_column(name: str, header: str = SPREAD, write: Callable[[Figure], s
     return Column(header, text, is_right=True)
 
 
-def unsettled(record: Record) -> str:
-    """Return the sign of an unsettled warm-up; empty if it settled."""
-    return UNSETTLED * record.has_unsettled_warm_up
+def signs(record: Record) -> str:
+    """Return the signs of an unsettled warm-up and of a busy machine."""
+    return UNSETTLED * record.has_unsettled_warm_up + BUSY * bool(busy(record))
 
 
 def value_column(header: str, value: Callable[[Record], float | None], write: Callable[[float], str]) -> Column[Record]:

@@ -19,12 +19,11 @@ from ..core.archive import read_text
 from ..core.errors import FileError, ShowError, exiting
 from ..core.machine import kind
 from ..core.record import Record, merged, oldest_first, read_all, reporting_skipped_lines, selected
-from ..judge.evidence import busy
 from ..static.records import TABLES as STATIC
 from . import render
-from .columns import Column, MakeTable, Table
+from .columns import FOOTNOTES, Column, MakeTable, Table
 from .frames import existing_files
-from .labels import UNSETTLED, commit_label, number
+from .labels import commit_label, number
 from .records import latest, measured_alone
 from .sets import newest_sets
 from .views import peers
@@ -36,7 +35,7 @@ COMMAND: Final = re.compile(r"`python -m bench table ([^`]+)`")
 FIGURE: Final = re.compile(r"(<!-- figure ([^>]+?) -->)[^<]*(?=<!-- -->)")
 NEWEST: Final = "newest"
 """Name of the newest finished sets."""
-ROWS: Final = re.compile(rf"(?:^\|.*(?:\n|\Z))+(?:\n{UNSETTLED}.*(?:\n|\Z))?", re.MULTILINE)
+ROWS: Final = re.compile(rf"(?:^\|.*(?:\n|\Z))+(?:\n[{''.join(FOOTNOTES)}].*(?:\n|\Z))?", re.MULTILINE)
 """Rows of a table, with its footnote."""
 
 
@@ -131,13 +130,12 @@ def _tables(records: Sequence[Record], only_latest: bool) -> dict[str, Table[Any
 
 
 def _complete(table: Table[Any]) -> Table[Any]:
-    """Add commits if records are of several, and warnings if a machine was busy."""
+    """Add a column of commits if records are of several."""
     rows = table.rows
     if not all(isinstance(row, Record) for row in rows):
         return table
     commits = [Column("commit", commit_label)] if len({commit_label(row) for row in rows}) > 1 else []
-    warnings = [Column("warning", busy, is_long=True)] if any(map(busy, rows)) else []
-    return replace(table, columns=[*table.columns, *commits, *warnings])
+    return replace(table, columns=[*table.columns, *commits])
 
 
 def markdown_tables(

@@ -31,6 +31,8 @@ SPREADS: Final[Mapping[SpreadKind | None, tuple[str, str]]] = {
 """Word before a spread, and its meaning."""
 UNSETTLED: Final = "\N{DAGGER}"
 """Sign of figures whose warm-up did not settle."""
+BUSY: Final = "\N{DOUBLE DAGGER}"
+"""Sign of figures of a busy machine."""
 OTHER_WAYS: Final = ("saved arrays",)
 """Other implementations of this project."""
 

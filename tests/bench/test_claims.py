@@ -25,7 +25,7 @@ from bench.judge.published.claims import (
     to_dict,
 )
 from bench.judge.published.ledger import ABOUT, CLAIMS, FILE, LINKS, UNNAMED, Claim, Ledger, LedgerError, Query
-from bench.show.columns import FOOTNOTE, NOTHING, speedup_column
+from bench.show.columns import FOOTNOTES, NOTHING, speedup_column
 from bench.workloads.cases import CASES
 from bench.workloads.learn import SEEDS, TASKS
 from bench.workloads.shared import env_config
@@ -657,7 +657,7 @@ def test_command_prints_every_claim():
     assert "not measurable here" in table
     summary, rows, footnote = markdown.strip().split("\n\n")
     assert all(line.count("|") >= 9 for line in rows.splitlines())
-    assert footnote == FOOTNOTE
+    assert footnote == "\N{DAGGER} " + FOOTNOTES["\N{DAGGER}"]
     others = sum(claim.source.startswith("WarpDrive") for claim in CLAIMS)
     counts = [int(re.search(rf"(\d+) of {others}", line)[1]) for line in summary.splitlines()[:5]]
     assert sum(counts) == others, "each claim is in one of the first five lines"

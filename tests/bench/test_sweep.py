@@ -266,9 +266,10 @@ def test_doubtful_points_are_named(changes, says):
 @pytest.mark.parametrize(
     ("threads", "load", "is_marked"), [(2, 3.0, True), (2, 1.0, False), (None, 3.0, False)], ids=["busy", "idle", "GPU"]
 )
-def test_row_of_a_busy_machine_has_a_warning(threads, load, is_marked):
-    """On a CPU only; other rows of the table have an empty cell."""
+def test_figure_of_a_busy_machine_has_a_sign(threads, load, is_marked):
+    """On a CPU only; the table explains the sign once."""
     rows = [record(), record(threads=threads, host=Host(load_before=0.1, load_after=load, pinned_cores=None))]
     text = documents.markdown(rows)
-    assert text.count("this machine is busy (load 48 on 16 cores): numbers unreliable") == is_marked
-    assert ("| warning |" in text) == is_marked
+    *rows, _, footnote = text.splitlines() if is_marked else [*text.splitlines(), "", ""]
+    assert ("‡" in rows[-1]) == ("‡" in footnote) == is_marked
+    assert text.count("Other processes used the CPU cores") == is_marked

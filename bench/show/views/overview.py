@@ -9,7 +9,7 @@ from typing import Final
 
 from ...core.point import conditions, matches
 from ...core.record import Record
-from ..columns import Column, Table, unsettled
+from ..columns import Column, Table, signs
 from ..labels import environment, number, ratio_text
 from ..records import latest, measured_alone, rate_of
 from .peers import fastest_variants, setting_label
@@ -57,7 +57,7 @@ class Line:
         ratio = f" ({ratio_text(rate_of(other, 'ours_over_peer'))}x)" if other else ""
         if self.is_time:
             return f"{number(rate_of(other, 'ours_total_s'))} s{ratio}" if other else ""
-        return f"{number(rate_of(record, 'env_steps_per_s'))}{unsettled(record)}{ratio}" if record else ""
+        return f"{number(rate_of(record, 'env_steps_per_s'))}{signs(record)}{ratio}" if record else ""
 
     @property
     def software(self) -> str:
