@@ -135,8 +135,8 @@ def baselines(records: Iterable[Record], axis: str, value: Any) -> dict[tuple[An
 def best_on_cpu(records: Iterable[Record]) -> dict[tuple[Any, ...], Record]:
     """Return the fastest CPU code per run and work, except the reference.
 
-    Peers count if they do the same work. Work has no best code unless vectorised NumPy was measured, or C++ for an
-    environment without NumPy code.
+    Peers count if they do the same work. Work has no best code unless vectorised NumPy or C++ was measured; none has
+    one unless vectorised NumPy was measured for some work, or C++ for an environment without NumPy code.
 
     Args:
         records: Records of one case, and of peers.
@@ -147,10 +147,13 @@ def best_on_cpu(records: Iterable[Record]) -> dict[tuple[Any, ...], Record]:
         is_code = record.threads is not None and point.get("backend") != ORACLE and not point.get("exact")
         return is_code and bool(point.get("work", "simulate") == "simulate")
 
+    codes = list(filter(is_code_on_cpu, records))
+    if not any(record.point.get("backend") == required_code(record) for record in codes):
+        return {}
     return {
         work: max(each, key=lambda record: rate_of(record, "agent_steps_per_s"))
-        for work, each in derived(filter(is_code_on_cpu, records), work=work_of).groupby("work", sort=False)["record"]
-        if any(record.point.get("backend") == required_code(record) for record in each)
+        for work, each in derived(codes, work=work_of).groupby("work", sort=False)["record"]
+        if any(record.point.get("backend") in (HOST, PLAIN) for record in each)
     }
 
 

@@ -40,9 +40,10 @@ ALL = [of("cpu", 1e6), of(PLAIN, 1e7), of("host", 2e7), of("pycuda", 8e8)]
         ([*ALL, peer(8e9, work="train")], "C++ (16 threads)", "40"),
         ([*ALL, peer(8e9, n_envs=64)], "C++ (16 threads)", "40"),
         ([*ALL, of("host", 8e9, run_id="other")], "C++ (16 threads)", "40"),
+        ([of(PLAIN, 1e7, 64), *ALL[2:]], "C++ (16 threads)", "40"),
         ([of("cpu", 9e8), *ALL[1:]], "C++ (16 threads)", "40"),
     ],
-    ids=["C++", "NumPy", "a peer's variant", "a peer", "a GPU", "training", "a size", "a run", "the oracle"],
+    ids=["C++", "NumPy", "a peer's variant", "a peer", "a GPU", "training", "a size", "a run", "sizes", "the oracle"],
 )
 def test_headline_is_over_the_best_code_on_a_cpu(records, name, times):
     """The headline's baseline is the fastest CPU code."""
