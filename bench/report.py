@@ -33,6 +33,7 @@ from .show.records import by_machine, derived, evidence_of
 from .show.sets import past_records, published_records
 from .show.tables import RUN, all_known, hardware, headline
 from .show.views.cases import charts, without_curve
+from .show.views.overview import overview
 
 OUT: Final = Path("results/report.html")
 
@@ -82,6 +83,7 @@ def section(name: str, records: Sequence[Record], past: Sequence[Record] = ()) -
         "id": name,
         "title": machine_label(records[0]),
         "hardware": hardware(records),
+        "overview": overview(evidence),
         "headline": headline(evidence),
         "figures": [figure(name, chart) for chart in charts(evidence)],
         "cases": {case: all_known([record for record in evidence if record.case == case]) for case in cases},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,9 +15,9 @@ from ..labels import environment, number, ratio_text
 from ..records import latest, measured_alone, rate_of
 from .peers import fastest_variants, setting_label
 
-ONE: Final = "ours, one step per launch"
-ALL: Final = "ours, many steps per launch, all transitions stored"
-LAST: Final = "ours, many steps per launch, last transition stored"
+ONE: Final = "ours, one step a launch"
+ALL: Final = "many steps, all stored"
+LAST: Final = "many steps, last stored"
 STEPPING: Final[Mapping[str, Sequence[str]]] = {
     ONE: ("case=env_step", "exact=False"),
     ALL: ("case=many_steps", "mode=fused", "kept=all", "policy=absent"),
@@ -34,6 +35,8 @@ SIZES: Final = (
 )
 """Environment, number of copies and agents of each row with random actions."""
 TRAINING: Final = ("env=cartpole", "n_envs=16384", "n_steps=128", "algorithm=PPO", "precision=fp32")
+COMMIT: Final = re.compile(r"sources (\w{7})\w*")
+"""Version that is a commit."""
 SOLVING: Final = ("env=cartpole", "algorithm=PPO", "threshold=475.0")
 
 
@@ -61,12 +64,13 @@ class Line:
 
     @property
     def software(self) -> str:
-        """Name, version and setting of the best other, and its value."""
+        """Value, name, version and setting of the best other."""
         if self.other is None:
             return ""
-        name = f"{self.other.point['peer']} {self.other.notes.get('version') or ''}".strip()
+        version = str(self.other.notes.get("version") or "")
+        name = " ".join(filter(None, (str(self.other.point["peer"]), COMMIT.sub(r"\1", version))))
         metric, unit = ("total_s", " s") if self.is_time else ("env_steps_per_s", "")
-        return f"{name}, {setting_label(self.other)}: {number(rate_of(self.other, metric))}{unit}"
+        return f"{number(rate_of(self.other, metric))}{unit}: {name}, {setting_label(self.other)}"
 
     @property
     def card(self) -> str:
@@ -98,10 +102,10 @@ def overview(records: Sequence[Record], backend: str = "pycuda") -> Table[Line]:
         beside = {"case": other.notes["ours"].get("case", ""), **other.notes["ours"]["point"]} if other else {}
         column = next((name for name, met in STEPPING.items() if other and matches(beside, met)), "")
         ours = {name: first(*met, *size) for name, met in STEPPING.items()}
-        task = f"random actions: {environment(env, n_agents, n_envs)}"
+        task = f"{environment(env, n_agents)} x {n_envs:,}"
         lines.append(Line(task=task, ours=ours, other=other, other_column=column))
     trained = first("case=train", *TRAINING, "mode=graph", "exact=absent", "fused=absent")
-    task = "training with PPO: CartPole, 16,384 environments"
+    task = "training with PPO, CartPole x 16,384"
     other = best("case=peer", "work=train", *TRAINING)
     lines.append(Line(task=task, ours={ALL: trained}, other=other, other_column=ALL))
     for caches in ("cold", "warm"):
@@ -109,14 +113,16 @@ def overview(records: Sequence[Record], backend: str = "pycuda") -> Table[Line]:
         other = best("case=peer_solution", *SOLVING, f"caches={caches}")
         lines.append(Line(task=task, ours={}, other=other, other_column=ALL, is_time=True))
     lines = [line for line in lines if line.card]
+    cards = {line.card for line in lines}
     others: list[Column[Line]] = [Column("best other software", lambda line: line.software)]
+    gpus: list[Column[Line]] = [Column("GPU", lambda line: line.card)]
     return Table(
         columns=[
-            Column("environment steps per second", lambda line: line.task),
+            Column(" on ".join(["env steps/s", *(cards if len(cards) == 1 else ())]), lambda line: line.task),
             *(Column(name, partial(Line.cell, column=name), is_right=True) for name in STEPPING),
             *(others if any(line.other for line in lines) else []),
-            Column("GPU", lambda line: line.card),
+            *(gpus if len(cards) > 1 else []),
         ],
         rows=lines,
-        caption="Medians. In brackets: our rate divided by that of the best other software, measured interleaved.",
+        caption="Medians of random actions in N copies of an environment (x N). In brackets: our rate divided by that of the best other software, measured interleaved.",
     )
