@@ -28,6 +28,7 @@ from ..core.errors import FileError, ShowError, exiting
 from ..core.machine import slug
 from ..core.record import RESULTS, Record, read_all, reporting_skipped_lines
 from .charts import COLOURS, Chart, Panel, Series
+from .frames import existing_files
 from .labels import commit_label, machine_label, notes
 from .records import by_machine, evidence_of
 from .sets import published_records
@@ -78,7 +79,7 @@ class Style(StrEnum):
 
 
 def plot(
-    records: Annotated[list[Path] | None, typer.Argument(help="Files or folders of records.")] = None,
+    records: Annotated[list[str] | None, typer.Argument(help="Files, folders or patterns (with *) of records.")] = None,
     style: Annotated[Style, typer.Option(help="Fonts and sizes of the figures.")] = Style.paper,
     out: Annotated[Path, typer.Option(help="Output folder of the figures.")] = RESULTS / "figures",
     formats: Annotated[list[Format] | None, typer.Option("--format", help="File format; may be repeated.")] = None,
@@ -86,7 +87,7 @@ def plot(
     """Draw the figures of each machine from its records; measures nothing."""
     require_writable(out, "--out")
     with exiting(1, FileError, ShowError), reporting_skipped_lines() as skipped_lines:
-        found = read_all(records or published_records(), skipped_lines)
+        found = read_all(existing_files(records) if records else published_records(), skipped_lines)
         groups = by_machine(evidence_of(found, "plot"))
         kinds = formats or [Format.png]
         paths = [path for name, group in groups.items() for path in draw(group, out, style, kinds, stem=name)]
@@ -161,8 +162,9 @@ def paint(chart: Chart) -> Figure:
         ylabel, before = (each.ylabel or chart.y.label for each in (panel, chart.panels[index - 1]))
         if index % columns == 0 or ylabel != before:
             axes.set_ylabel(textwrap.fill(ylabel, Y_LETTERS))
-        if not is_shared or index == len(chart.panels) - 1:
-            axes.set_xlabel(textwrap.fill(panel.xlabel or chart.x.label, X_LETTERS))
+        xlabel, *below = (each.xlabel or chart.x.label for each in chart.panels[index::columns])
+        if not below or (below[0] != xlabel and not is_shared):
+            axes.set_xlabel(textwrap.fill(xlabel, X_LETTERS))
     if chart.has_legend:
         place: dict[str, Any] = {"loc": "outside upper center", "ncols": _legend_columns(chart), "frameon": False}
         figure.legend(keys.values(), keys.keys(), **place)
@@ -207,7 +209,8 @@ def _legend_columns(chart: Chart) -> int:
 
 def pages(chart: Chart) -> Iterator[Chart]:
     """Split a chart into parts that each fit on a page."""
-    if chart.kind == "lines" and len(chart.panels) > MANY_PANELS:
+    has_pairs = len({panel.xlabel for panel in chart.panels}) > 1  # such as steps and seconds, side by side
+    if chart.kind == "lines" and len(chart.panels) > MANY_PANELS and not has_pairs:
         chart = replace(chart, columns=3)
     parts = [chart.panels[:1]]
     for panel in chart.panels[1:]:
@@ -351,7 +354,7 @@ def _name_ticks(axis: Axis, low: float, high: float, is_log: bool, most: int = 1
 NARROW: Final = 5
 FEW_DECADES: Final = 100
 """Ratio of an axis's limits below which 2 and 5 are named."""
-MOST_DECADES: Final = {1: 12, 2: 12, 3: 6}
+MOST_DECADES: Final = {1: 12, 2: 12, 3: 4}
 """Maximum numbered ticks of the horizontal axis, by columns of panels."""
 
 

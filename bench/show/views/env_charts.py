@@ -57,7 +57,7 @@ def _beside(many: Sequence[Record], others: Sequence[Record], key: tuple[Any, ..
     style = BACKEND_STYLE["pycuda"] | {"linestyle": "--", "markerfacecolor": "none"}
     names = dict.fromkeys(str(record.point["peer"]) for record in others)
     return [
-        Series(f"{BACKEND_NAME['pycuda']}, many steps per launch, last one stored", style, points(many)),
+        Series(f"{BACKEND_NAME['pycuda']}, many steps per launch", style, points(many)),
         *(
             Series(
                 f"{name}, fastest setting",

@@ -124,5 +124,6 @@ def overview(records: Sequence[Record], backend: str = "pycuda") -> Table[Line]:
             *(gpus if len(cards) > 1 else []),
         ],
         rows=lines,
-        caption="Medians of random actions in N copies of an environment (x N). In brackets: our rate divided by that of the best other software, measured interleaved.",
+        caption="Medians of random actions in N copies of an environment (x N). In brackets: our rate divided by that "
+        "of the best other software, measured interleaved.",
     )

@@ -166,7 +166,7 @@ def peers(records: Sequence[Record]) -> Chart:
         caption=f"Same environment and size, interleaved. {medians(shown)} 2x means that ours is twice as fast.",
         statistic="medians",
         kind="rows",
-        x=Axis(f"environment steps/s (2x = ours is twice as fast{shared})"),
+        x=Axis(f"env steps/s (2x: ours is twice as fast{shared})"),
         panels=panels,
         records=shown,
     )
