@@ -61,7 +61,7 @@ def test_starter_passes_its_own_test(tmp_path):
 def test_starter_trains_as_its_page_says(tmp_path, monkeypatch):
     """The starter's page has commands that train and evaluate it; its config learns.
 
-    The first iteration's mean return is 0.6, and the best policy's about 1.06.
+    The greedy mean return is 0.7 after one iteration, and 0.9 after all.
     """
     package = write_starter("lake_walk", tmp_path)
     page = (package / "README.md").read_text()
@@ -81,7 +81,7 @@ def test_starter_trains_as_its_page_says(tmp_path, monkeypatch):
         assert run.exit_code == 0, run.output
     result = json.loads(run.stdout)
     assert result["env_steps"] == 100_000
-    assert result["policies"]["shared"]["mean_return"] > 0.9
+    assert result["policies"]["shared"]["mean_return"] > 0.8
 
 
 def test_starter_leaves_no_placeholder(tmp_path):

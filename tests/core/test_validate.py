@@ -217,7 +217,7 @@ FAULTS = {
         "flags",
         "_done_ of environment",
     ),
-    "late end": (">= EPISODE_LENGTH", "> EPISODE_LENGTH", "truncation", "_done_ of environment 0: want 1, got 0"),
+    "late end": (">= EPISODE_LENGTH", "> EPISODE_LENGTH", "truncation", "_done_ of environment 1: want 1, got 0"),
     "no kernel": ("WD_KERNEL(step)(int ", "WD_KERNEL(step)(short ", "build", "cannot bind the parameter"),
     "no reset": (
         "WD_KERNEL(reset)",
@@ -286,7 +286,7 @@ def test_guard_zones_tell_writes_and_reads(old, new, message, write):
     text = source.read_text()
     assert text.count(old) == 1, "the fault must be planted"
     source.write_text(text.replace(old, new))
-    assert message in bounds.find_fault(case_of(source.parent))
+    assert message in bounds.find_fault(case_of(source.parent, config={"n_cells": 6}))
 
 
 def test_kernels_that_crash_are_not_run_further(write):
