@@ -33,6 +33,7 @@ from .labels import commit_label, machine_label, notes
 from .records import by_machine, evidence_of
 from .sets import published_records
 from .views.cases import charts
+from .views.training_runs import run_folders, training_run_chart
 
 STYLES: Final = Path(__file__).with_name("styles")
 PNG_COLOURS: Final = 128
@@ -79,17 +80,27 @@ class Style(StrEnum):
 
 
 def plot(
-    records: Annotated[list[str] | None, typer.Argument(help="Files, folders or patterns (with *) of records.")] = None,
+    records: Annotated[
+        list[str] | None,
+        typer.Argument(help="Files, folders or patterns (with *) of records; or folders of runs of `train`."),
+    ] = None,
     style: Annotated[Style, typer.Option(help="Fonts and sizes of the figures.")] = Style.paper,
     out: Annotated[Path, typer.Option(help="Output folder of the figures.")] = RESULTS / "figures",
     formats: Annotated[list[Format] | None, typer.Option("--format", help="File format; may be repeated.")] = None,
 ) -> None:
-    """Draw the figures of each machine from its records; measures nothing."""
+    """Draw the figures of each machine from its records, or a learning curve.
+
+    Measures nothing.
+    """
     require_writable(out, "--out")
+    kinds = formats or [Format.png]
     with exiting(1, FileError, ShowError), reporting_skipped_lines() as skipped_lines:
+        if folders := run_folders(records or ()):
+            for line in listed(draw_charts([training_run_chart(folders)], out, style, kinds, folders[0].name)):
+                echo(line)
+            return
         found = read_all(existing_files(records) if records else published_records(), skipped_lines)
         groups = by_machine(evidence_of(found, "plot"))
-        kinds = formats or [Format.png]
         paths = [path for name, group in groups.items() for path in draw(group, out, style, kinds, stem=name)]
     for line in listed(paths):
         echo(line)
@@ -133,12 +144,17 @@ def draw(
         raise ShowError(f"plots: a figure shows one machine (got {', '.join(machines)}); draw each machine separately")
     runs = sorted({record.run_id for record in found})
     name = stem or (slug(runs[0]) if len(runs) == 1 else "bench")
+    return draw_charts([each for each in charts(found) if not names or each.name in names], out, style, formats, name)
+
+
+def draw_charts(charts: Iterable[Chart], out: Path, style: Style, formats: Sequence[Format], stem: str) -> list[Path]:
+    """Draw charts, a file for each page and format; see `draw`."""
     paths = []
     with mpl.rc_context(fname=STYLES / f"{style}.mplstyle"):
-        for chart in (page for whole in charts(found) if not names or whole.name in names for page in pages(whole)):
+        for chart in (page for whole in charts for page in pages(whole)):
             figure = paint(chart)
             FigureCanvasAgg(figure)
-            paths += [save(figure, out / f"{name}-{chart.name}.{kind}") for kind in formats]
+            paths += [save(figure, out / f"{stem}-{chart.name}.{kind}") for kind in formats]
     return paths
 
 
@@ -369,18 +385,16 @@ def _si(value: float, _: int | None = None) -> str:
 
 
 def _footer(figure: Figure, chart: Chart) -> None:
-    """Write machine, commits and runs of the records below a figure."""
-    records = chart.records
-    commits, runs = sorted({commit_label(record) for record in records}), sorted({record.run_id for record in records})
-    text = "; ".join(
-        [
-            machine_label(records[0]),
-            chart.statistic.removesuffix("."),
-            f"commit {', '.join(commits)}",
-            f"run {', '.join(runs)}" if len(runs) <= MOST_NAMED_RUNS else f"{len(runs)} runs, {runs[0]} to {runs[-1]}",
-            *notes(records),
-        ]
-    )
+    """Write machine, commits and runs of the records, if any, below a figure."""
+    words = [chart.statistic.removesuffix(".")]
+    if records := chart.records:
+        commits = sorted({commit_label(record) for record in records})
+        runs = sorted({record.run_id for record in records})
+        named = (
+            f"run {', '.join(runs)}" if len(runs) <= MOST_NAMED_RUNS else f"{len(runs)} runs, {runs[0]} to {runs[-1]}"
+        )
+        words = [machine_label(records[0]), *words, f"commit {', '.join(commits)}", named, *notes(records)]
+    text = "; ".join(words)
     letters = int(figure.get_figwidth() / (mpl.rcParams["font.size"] / PAPER_FONT) * FOOTER_LETTERS_AN_INCH)
     figure.supxlabel(textwrap.fill(one_line(text), letters), fontsize="xx-small", color="0.45", x=0.01, ha="left")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 from dataclasses import replace
 
@@ -22,7 +23,8 @@ from bench.show.plots import paint
 from bench.show.records import by_machine, latest
 from bench.show.views.cases import CHARTS, charts
 from bench.show.views.env_charts import throughput_chart
-from tests.bench.builders import point, record, seed_record, two_backends
+from bench.show.views.training_runs import training_run_chart
+from tests.bench.builders import bench, point, record, seed_record, two_backends
 
 
 @pytest.fixture
@@ -210,3 +212,22 @@ def test_no_figure_is_much_higher_than_wide():
 def test_a_set_has_at_most_eight_figures():
     """Each has its own case of evidence."""
     assert len(CHARTS) <= 8
+
+
+def test_training_run_has_a_learning_curve(tmp_path):
+    """`plot RUN` draws each policy by steps and seconds."""
+    rows = [{"env_steps": n, "seconds": n / 10, "a/mean_episodic_return": n or None} for n in (0, 10, 20)]
+    runs = [tmp_path / name for name in ("one", "two")]
+    for run in runs:
+        run.mkdir()
+        (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    steps, seconds = training_run_chart(runs).panels
+    assert [(series.name, [(point.x, point.y) for point in series.points]) for series in steps.series] == [
+        (run.name, [(10, 10), (20, 20)]) for run in runs
+    ]
+    assert [point.x for point in seconds.series[0].points] == [1, 2]
+    assert bench("plot", *runs, "--out", tmp_path) == f"figure: {tmp_path}/one-training-run.png\n"
+    (runs[0] / "metrics.jsonl").write_text(json.dumps(rows[0]))
+    assert f"{runs[0]} must have the return of an ended episode" in bench("plot", runs[0], exits=1)
+    (runs[0] / "metrics.jsonl").write_text("{")
+    assert f"{runs[0] / 'metrics.jsonl'}: each line must be JSON" in bench("plot", runs[0], exits=1)

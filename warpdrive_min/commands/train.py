@@ -329,6 +329,7 @@ def _say_end(trainer: Trainer, plan: Plan, is_stopped: bool) -> None:
     env = plan.env_option.removeprefix(" -e")
     say(f"  evaluate: {PROGRAM} evaluate {folder}{plan.env_option}")
     say(f"  render:   {PROGRAM} render{env} --policy {folder} --out episode.html")
+    say(f"  plot:     warpdrive-bench plot {folder} --out {folder}")
     more = "" if trainer.iteration < trainer.n_iterations else " --set trainer.num_episodes=MORE"
     say(f"  resume:   {plan.resume(trainer.folder)}{more}")
 

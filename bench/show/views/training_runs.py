@@ -1,0 +1,64 @@
+"""Learning curves of the folders that `python -m warpdrive_min train` writes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import pandas as pd
+
+from ...core.errors import FileError, ShowError
+from ..charts import PART_COLORS, Chart, DataPoint, Panel, Series, chart
+
+METRICS: Final = "metrics.jsonl"
+"""File of a run with a line for each logged iteration."""
+RETURN: Final = "/mean_episodic_return"
+"""Metric of a policy, after its name."""
+AXES: Final = {"env_steps": "environment steps", "seconds": "seconds of training"}
+
+
+def run_folders(names: Sequence[str]) -> list[Path]:
+    """Return the folders of training runs among names."""
+    return [Path(name) for name in names if (Path(name) / METRICS).is_file()]
+
+
+def training_run_chart(folders: Sequence[Path]) -> Chart:
+    """Chart the mean return of each policy, by steps and by seconds.
+
+    Args:
+        folders: Run folders; each is a line.
+
+    Raises:
+        ShowError: No run has a mean return yet.
+        FileError: A run's metrics are no JSON.
+    """
+    metrics = {folder: _metrics(folder) for folder in folders}
+    policies = dict.fromkeys(name for each in metrics.values() for name in each.columns if name.endswith(RETURN))
+    panels = [
+        Panel(f"policy {name.removesuffix(RETURN)}", _series(metrics, axis, name), xlabel=label)
+        for name in policies
+        for axis, label in AXES.items()
+    ]
+    made = chart("training-run", panels, (), runs=", ".join(map(str, folders))).with_points()
+    if not made.panels:
+        raise ShowError(f"plot: {folders[0]} must have the return of an ended episode (got none); train it longer")
+    return made
+
+
+def _metrics(folder: Path) -> pd.DataFrame:
+    try:
+        return pd.DataFrame(json.loads(line) for line in (folder / METRICS).read_text().splitlines())
+    except ValueError as error:
+        raise FileError(f"{folder / METRICS}: each line must be JSON ({error}); resume the run to mend it") from error
+
+
+def _series(metrics: dict[Path, pd.DataFrame], axis: str, name: str) -> list[Series]:
+    """Return a line for each run with the policy."""
+    made = []
+    for place, (folder, each) in enumerate(metrics.items()):
+        rows = each.reindex(columns=[axis, name]).dropna().to_numpy(float)
+        style = {"color": PART_COLORS[place % len(PART_COLORS)], "marker": ".", "linestyle": "-"}
+        made.append(Series(folder.name, style, [DataPoint(x, y, y, y) for x, y in rows.tolist()]))
+    return made
