@@ -234,6 +234,11 @@ class Evidence:
         return cls(comparable, {each: text for each, text in noisy.items() if each not in comparable}, failed)
 
     @property
+    def unreliable(self) -> dict[Key, str]:
+        """Comparable points of a busy machine, with the warning."""
+        return {each: text for each, record in self.comparable.items() if (text := busy(record))}
+
+    @property
     def left_out(self) -> list[str]:
         """Points without a comparison, with the reasons."""
         return [*self.disturbances.values(), *self.failed.values()]

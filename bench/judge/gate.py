@@ -58,7 +58,7 @@ from ..workloads.outside import job_of, names_of
 from ..workloads.shared import is_outside
 from . import untimed
 from .calibration import CALIBRATIONS, Calibration, noise, read, store
-from .evidence import Estimate, Evidence, Judgement, busy, check_allowed, key, mismatches, name_of, position
+from .evidence import Estimate, Evidence, Judgement, check_allowed, key, mismatches, name_of, position
 from .outcomes import KIND_OF_CODE, Report, run_page
 from .pairing import caveats, is_file, pair_records
 from .sequential import FALSE_ALARMS, MOST_ROUNDS, is_below, is_decided, p_slower, smallest_found
@@ -312,7 +312,9 @@ def from_records(
     report.notes += sorted({f"allowed mismatch: {each}" for pair in pairs for each in pair.mismatched})
     pairs = [pair for pair in pairs if key(pair.a) in expected & there]
     report.notes += [f"unreliable times: {pair.name}: {each}" for pair in pairs for each in caveats(pair)]
-    judge_into(report, pairs, calibrations)
+    unreliable = before.unreliable | now.unreliable
+    judge_into(report, [pair for pair in pairs if key(pair.a) not in unreliable], calibrations)
+    report.rows += [_undecided(pair, unreliable[key(pair.a)]) for pair in pairs if key(pair.a) in unreliable]
     judge_untimed(report, baseline, records, allowed)
 
 
@@ -327,7 +329,8 @@ def from_revision(report: Report, choice: Choice) -> None:
         )
     outputs = PairFiles.of(choice.out, choice.run_id)
     require_writable(choice.out, "--out")
-    register_outputs(outputs.a, outputs.b, words=("--resume", choice.run_id))
+    nothing = "no record was saved, as no point has all its rounds"
+    register_outputs(outputs.a, outputs.b, words=("--resume", choice.run_id), nothing=nothing)
     both = report.baseline, WORKING_TREE
     n_tests = len(points) + sum(map(has_energy, points))
     decided = partial(_is_decided, threshold=report.threshold, n_points=n_tests)
@@ -513,10 +516,13 @@ def _draft(
         words += ", calibrated" if is_own else f", calibrated at {point_name(known.case, known.point)}"
     estimate = replace(Estimate.of_ratio(ratio, pair.a, pair.b), note=words, sides=_sides(pair))
     verdict = "ok" if is_ok else "inconclusive"
-    if not pair.is_interleaved and (busy(pair.a) or busy(pair.b)):  # the load was on one side only
-        verdict, p = "inconclusive", 1.0
-    row = Judgement(subject=pair.name, estimate=estimate, region=region, limit=limit, verdict=verdict)
-    return row, by_rounds, p
+    return Judgement(subject=pair.name, estimate=estimate, region=region, limit=limit, verdict=verdict), by_rounds, p
+
+
+def _undecided(pair: Pair, why: str) -> Row:
+    """Return the judgement of a pair with a load on one side only."""
+    estimate = replace(Estimate.of_ratio(pair.ratio, pair.a, pair.b), sides=_sides(pair))
+    return Judgement(subject=pair.name, estimate=estimate, limit=math.nan, verdict="inconclusive", reasons=(why,))
 
 
 def _is_decided(pair: Pair, threshold: float, n_points: int) -> bool:

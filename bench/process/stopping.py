@@ -10,12 +10,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from warpdrive_min import stopping
 from warpdrive_min.errors import ConfigError
 from warpdrive_min.files import remove_leftovers
 
 from ..core.point import PROGRAM
+
+NOTHING: Final = "nothing was saved"
 
 
 @dataclass(slots=True)
@@ -26,6 +29,8 @@ class SavedFiles:
     """Files of JSON lines."""
     words: tuple[str, ...] | None = None
     """Options that resume the command; None: it starts again."""
+    nothing: str = NOTHING
+    """Text for files without a record."""
 
     def text(self) -> str:
         """Return each file's number of records, and the command that resumes."""
@@ -35,11 +40,16 @@ class SavedFiles:
         if words and not any(word.partition("=")[0] == words[0] for word in given):
             given = [*given, *words]
         does = "starts again" if words is None else "continues"
-        kept = f"saved {' and '.join(places)}" if places else "nothing was saved"
+        kept = f"saved {' and '.join(places)}" if places else self.nothing
         return f"{kept}; `python -m {PROGRAM} {shlex.join(given)}` {does}"
 
 
-def register_outputs(*files: Path, words: tuple[str, ...] | None = (), folders: Sequence[Path] = ()) -> None:
+def register_outputs(
+    *files: Path,
+    words: tuple[str, ...] | None = (),
+    folders: Sequence[Path] = (),
+    nothing: str = NOTHING,
+) -> None:
     """Set this command's output files and the options that resume it.
 
     Removes temporary files of killed commands in their folders and in the cache.
@@ -48,10 +58,11 @@ def register_outputs(*files: Path, words: tuple[str, ...] | None = (), folders: 
         files: Files of JSON lines.
         words: Options, as ("--resume", "RUN_ID"); (): the same command resumes; None: it starts again.
         folders: Folders of other outputs.
+        nothing: Text for files without a record.
     """
     from warpdrive_min.backends import cache  # noqa: PLC0415  (imports torch)
 
-    stopping.set_saved_work_report(SavedFiles(files, words).text)
+    stopping.set_saved_work_report(SavedFiles(files, words, nothing).text)
     with suppress(ConfigError):  # no cache folder; the first compilation reports it
         remove_leftovers(cache.folder())
     for folder in {*folders, *(file.parent for file in files)}:

@@ -32,7 +32,7 @@ from bench.process.server import Server
 from bench.process.sweep import run
 from bench.workloads.cases import jobs
 from tests.bench.builders import bench, case, cycle, pair_of, point, record, timed
-from warpdrive_min.stopping import Stopped
+from warpdrive_min.stopping import Stopped, saved
 
 STORED = machine.ROOT / "results" / ARCHIVE / "sweeps" / "20261121T053731-4c1f3f7-8c0b.jsonl"
 
@@ -109,7 +109,9 @@ def test_load_on_one_side_is_inconclusive(tmp_path):
     calm, late = record(), record(samples_ns=[1.6, 1.6, 1.61, 1.6, 1.6], process=list(range(5)))
     busy = {"load_before": 0.1, "pinned_cores": None, "others_busy": 0.7}
     report = report_of([calm], [late.model_copy(update={"host": Host(**busy)})], tmp_path)
-    assert [row.verdict for row in report.rows] == ["inconclusive"]
+    assert [(row.verdict, row.why) for row in report.rows] == [
+        ("inconclusive", "other processes used 70% of our cores: numbers unreliable")
+    ]
     assert any("other processes used 70% of our cores" in note for note in report.notes)
 
 
@@ -573,6 +575,7 @@ def test_stopped_gate_reports_rounds_of_a_batch(sides, monkeypatch, tmp_path):
     assert "2 rounds" in said
     assert "left out: stopped by SIGTERM" in said
     assert "not measured" not in said
+    assert saved().startswith("no record was saved, as no point has all its rounds")
 
 
 @pytest.mark.parametrize(("text", "share"), [("5%", 0.05), ("0.05", 0.05), ("2.5%", 0.025)])
