@@ -238,6 +238,7 @@ def test_command_repeats_a_training():
         (["cartpole", "--train", "a2c", "--fused"], "debug.fused: is for --train with --bisect"),
         (["cartpole", "--train", "a2c", "--envs", "8", "--set", "trainer.num_envs=4"], "must be that of --envs, 8"),
         (["cartpole", "--train", "a2c", "--set", "trainer.num_gpus=2"], "must be 1 for debug"),
+        (["cartpole", "--backend", "cpu", "--envs", "2147483647"], "debug --envs: the CPU has too little memory"),
     ],
 )
 def test_bad_input_is_one_line(words, text):

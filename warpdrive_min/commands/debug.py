@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from warpdrive_min import backends
+from warpdrive_min import backends, memory
 from warpdrive_min.agreement import Subject
 from warpdrive_min.agreement.bisect import Fault, Run, environment_run, first_fault
 from warpdrive_min.agreement.changes import Change, changes
@@ -32,6 +33,8 @@ from warpdrive_min.training.scale.population import replay_trainer
 
 ITERATIONS = 3
 """Default iterations of a training."""
+SAMPLE = 1024
+"""Environments by which the memory of more is estimated."""
 ROUNDING_HINT = "a float sum whose order changes, such as atomicAdd of floats; or "
 
 
@@ -122,7 +125,16 @@ def _steps(
     subject = Subject(target=name, cls=type(env), backend=chosen, config=config, seed=seed, **sizes)
     rule = f"{name} must have {subject.language} kernels for backend {chosen!r}"
     require(subject.language in env.kernel_sources, "debug", rule, known(env.kernel_sources), "name another backend")
+    if subject.n_envs > SAMPLE:
+        _require_room(subject)
     return partial(environment_run, subject), chosen, True
+
+
+def _require_room(subject: Subject) -> None:
+    """Raise DeviceMemoryError unless a CPU has room for both runs and a copy."""
+    data = replace(subject, n_envs=SAMPLE).start_exact().cuda_data_manager
+    n_bytes = sum(data.tensor(name).nbytes for name in data.array_names()) // SAMPLE * subject.n_envs
+    memory.require_room("debug --envs", 3 * n_bytes, data.device, "use fewer environments")
 
 
 def _training(path: str, given: Mapping[str, Any], config: str, *, is_located: bool, is_fused: bool) -> Started:
