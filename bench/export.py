@@ -25,6 +25,7 @@ from warpdrive_min.terminal import echo
 
 from .core import machine
 from .core.errors import FileError, ShowError, exiting
+from .core.groups import groups_of
 from .core.point import Figure
 from .core.record import Record, merged, read_all, reporting_skipped_lines, require_no_source
 from .core.stats import median
@@ -330,15 +331,15 @@ def _write_asv(committed: Sequence[Cost], described: Any, benchmarks: Any, folde
     from asv.machine import Machine  # noqa: PLC0415
 
     util.write_json(str(folder / "benchmarks.json"), described, Benchmarks.api_version)
-    for name, of_machine in _grouped(committed, lambda each: machine.kind(each.record.machine)):
-        fields = asv_machine(name, of_machine.iloc[0].record)
+    for name, of_machine in groups_of(committed, lambda each: machine.kind(each.record.machine)).items():
+        fields = asv_machine(name, of_machine[0].record)
         util.write_json(str(folder / name / "machine.json"), fields, Machine.api_version)
-        for sha, of_commit in _grouped(of_machine, _commit):
+        for sha, of_commit in groups_of(of_machine, lambda each: str(_commit(each))).items():
             last = newest(of_commit)[-1].record
             file = results.Results(
                 fields, {}, sha, commit_date(sha, last), str(last.machine.get("python")), "records", {}
             )
-            for key, rows in _grouped(newest(of_commit), asv_name):
+            for key, rows in groups_of(newest(of_commit), asv_name).items():
                 cells = {asv_parameters(each): each for each in rows}
                 order = [cells.get(values) for values in itertools.product(*benchmarks[key]["params"])]
                 file.add_result(
@@ -360,12 +361,6 @@ def _write_asv(committed: Sequence[Cost], described: Any, benchmarks: Any, folde
             file.save(str(folder))
 
 
-def _grouped(shown: Sequence[Cost] | pd.Series, key: Callable[[Cost], str | None]) -> Any:
-    """Return pairs of a key and its costs, in order."""
-    items = pd.Series(shown, dtype="object")
-    return items.groupby(items.map(key), sort=False)
-
-
 def _commit(each: Cost) -> str | None:
     return machine.commit_of(each.record.git)
 
@@ -382,8 +377,8 @@ def scale(each: Cost) -> float:
 def asv_benchmarks(shown: Sequence[Cost]) -> dict[str, dict[str, Any]]:
     """Return ASV's description of each benchmark."""
     described = {}
-    for key, rows in _grouped(shown, asv_name):
-        first = rows.iloc[0]
+    for key, rows in groups_of(shown, asv_name).items():
+        first = rows[0]
         case = CASES[first.record.case]
         described[key] = {
             "name": key,

@@ -446,6 +446,11 @@ class Record(_Line):
         places = zip(self.process or [0] * len(samples), samples, strict=True)
         return [[sample for _, sample in own] for own in groups_of(places, lambda each: each[0]).values()]
 
+    @property
+    def process_medians(self) -> list[float]:
+        """Median time of one unit of work in each process, ns."""
+        return [median(times) for times in self.by_process(self.unit_ns)]
+
     def figure(self, name: str) -> Figure | None:
         """Return a metric over the record's processes; None if missing.
 

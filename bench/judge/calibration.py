@@ -16,7 +16,7 @@ from ..core.machine import differences, kind
 from ..core.point import Preset
 from ..core.record import RESULTS, Record
 from ..core.schema import Amount, Count, Git, Machine, Model, Plain
-from ..core.stats import median, smallest_detectable
+from ..core.stats import smallest_detectable
 from ..process.interleaved import ROUNDS, Pair
 from .evidence import key, point_key
 
@@ -105,7 +105,7 @@ def noise(comparisons: Sequence[Pair]) -> list[NoiseFloor]:
 def _noise(pairs: Sequence[Pair]) -> NoiseFloor:
     import numpy as np  # noqa: PLC0415  (slow to import)
 
-    runs = np.log([ns for pair in pairs for record in (pair.a, pair.b) for ns in _medians(record)])
+    runs = np.log([ns for pair in pairs for record in (pair.a, pair.b) for ns in record.process_medians])
     ratios = np.array([ratio for pair in pairs if pair.comparison for ratio in pair.comparison.rounds])
     record, n = pairs[0].a, len(ratios)
     run, pair = float(runs.std(ddof=1)), float(np.sqrt((ratios**2).mean() * len(pairs) / n))
@@ -117,13 +117,6 @@ def _noise(pairs: Sequence[Pair]) -> NoiseFloor:
         smallest=smallest_detectable(math.sqrt(2) * run, 1, 2 * n - 1),
         smallest_in_turns=smallest_detectable(pair, 1, n),
     )
-
-
-def _medians(record: Record) -> list[float]:
-    """Return the median time per unit in each process, ns."""
-    times = record.unit_ns
-    processes = record.process or [0] * len(times)
-    return [median([ns for of, ns in zip(processes, times, strict=True) if of == each]) for each in set(processes)]
 
 
 def store(found: Sequence[NoiseFloor], record: Record, command: str, folder: Path = CALIBRATIONS) -> Path:

@@ -22,7 +22,7 @@ from ..core.case import Job
 from ..core.errors import Code, CompareError, NotComparable, NothingMeasured, exiting
 from ..core.point import ABSENT, PresetName
 from ..core.record import Comparison, Record, merged, oldest_first
-from ..core.stats import CONFIDENCE, holm, median
+from ..core.stats import CONFIDENCE, holm
 from ..options import COMPARISONS, AtOnce, Choice, Names, Resume, Where, chosen, say
 from ..process.interleaved import Pair, PairFiles, PairResults, measure_all, measure_revisions, sides_of
 from ..process.local import start
@@ -239,7 +239,7 @@ def processes_as_rounds(pair: Pair, a: Sequence[Record], b: Sequence[Record]) ->
 def _medians(records: Sequence[Record], like: Record) -> list[float]:
     """Return the median time per unit in each process of each run of a point, ns."""
     runs = {each.run_id: each for each in oldest_first(records) if _counts(each, like)}
-    return [median(times) for each in runs.values() for times in each.by_process(each.unit_ns)]
+    return [ns for each in runs.values() for ns in each.process_medians]
 
 
 def _counts(record: Record, like: Record) -> bool:

@@ -33,7 +33,7 @@ from ..show.labels import SPREADS
 from ..show.sets import SETS
 from ..workloads.cases import CASES
 from ..workloads.outside import job_of, names_of
-from .evidence import Estimate, Judgement, disturbances, name_of, position
+from .evidence import Estimate, Judgement, disturbances, name_of, position, remarks
 from .outcomes import exit_code
 
 TOLERANCE: Final = 0.1
@@ -266,7 +266,11 @@ def compare(then: Record, here: Record, tolerance: float) -> Repetition:
     verdict = REPRODUCED if is_same else NOT_REPRODUCED
     if other:
         verdict, reasons = OTHER_HARDWARE, [f"{other}: what follows is information", *reasons]
-    reasons += [f"{side}: {text}" for side, each in (("recorded", then), ("here", here)) for text in _caveats(each)]
+    reasons += [
+        f"{side}: {text}"
+        for side, each in (("recorded", then), ("here", here))
+        for text in (*disturbances(each), *remarks(each))
+    ]
     region = (1 / (1 + tolerance), 1 + tolerance)
     return Repetition(
         subject=name, estimate=estimate, region=region, verdict=verdict, reasons=tuple(reasons), differs=differs
@@ -330,11 +334,6 @@ def _judge_learning(then: Record, here: Record, tolerance: float) -> Result:
 def _text(metric: Metric) -> str:
     word = SPREADS[metric.kind][0] if isinstance(metric, Figure) else ""
     return f"{metric.value:.4g} {metric.unit} ({word}{metric.low:.4g} to {metric.high:.4g})"
-
-
-def _caveats(record: Record) -> list[str]:
-    is_cold = record.warm_up is not None and record.warm_up.get("settled") is False
-    return disturbances(record) + ["times did not stabilise during the warm-up"] * is_cold
 
 
 # ------------------------------------------------------------------ differences

@@ -24,6 +24,7 @@ from ..process.checkouts import WORKING_TREE, revisions
 from ..process.concurrent_setup import run_points
 from ..process.interleaved import PairFiles, require_one_code
 from ..process.sweep import measure_missing, read_existing
+from ..show.records import axes_except
 from ..workloads.cases import CASES
 from ..workloads.shared import MEMBERS, continues_after_threshold
 from .evidence import Estimate, Judgement, Key, key, name_of
@@ -105,7 +106,7 @@ def judge(before: Sequence[Record], now: Sequence[Record], allowed: Sequence[str
     paired, refused = pair_records(*kept, allowed)
     pairs = [(pair.a, pair.b) for pair in paired]
     rows = [_of_bytes(a, b) for a, b in pairs if a.scope == "memory"]
-    tasks = groups_of([pair for pair in pairs if pair[0].scope == "learn"], lambda pair: _task(pair[0]))
+    tasks = groups_of([pair for pair in pairs if pair[0].scope == "learn"], lambda pair: axes_except(pair[0], "seed"))
     drafts = [_of_task(task) for task in tasks.values()]
     adjusted = holm([draft.p or 0.0 for draft in drafts])
     rows += [_decided(draft, p) for draft, p in zip(drafts, adjusted, strict=True)]
@@ -135,10 +136,6 @@ def _of_bytes(a: Record, b: Record) -> Judgement[str]:
 def _bytes(record: Record) -> float:
     metrics: Mapping[str, Metric] = record.metrics or {}
     return next(each.value for each in metrics.values() if each.unit == BYTES)
-
-
-def _task(record: Record) -> tuple[Any, ...]:
-    return tuple(sorted((axis, value) for axis, value in record.point.items() if axis != "seed"))
 
 
 def costs(record: Record) -> list[float]:

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..core.errors import ShowError
 from ..core.record import Record
-from ..core.stats import CONFIDENCE, RESAMPLES, Floats, median
+from ..core.stats import CONFIDENCE, RESAMPLES, Floats, interquartile_mean, median
 from ..workloads.shared import continues_after_threshold
 from .charts import PART_COLORS, Chart, DataPoint, Panel, Series, chart
 from .labels import environment
@@ -123,13 +123,11 @@ def _metric(record: Record, name: str) -> float:
 
 def interquartile_mean_of(tasks: Sequence[Floats]) -> Estimate:
     """Return the interquartile mean of the scores of all runs and tasks."""
-    return _estimate(tasks, _trimmed)
 
+    def trimmed(*runs: Floats, axis: int = -1) -> Floats:
+        return interquartile_mean(np.moveaxis(np.concatenate(runs, axis), axis, 0))
 
-def _trimmed(*tasks: Floats, axis: int = -1) -> Floats:
-    from scipy.stats import trim_mean  # noqa: PLC0415  (slow to import)
-
-    return np.asarray(trim_mean(np.concatenate(tasks, axis), 0.25, axis))
+    return _estimate(tasks, trimmed)
 
 
 def probability_of_improvement(x: Sequence[Floats], y: Sequence[Floats]) -> Estimate:

@@ -103,11 +103,11 @@ def test_differences_are_listed():
 def test_troubles_of_either_side_are_told():
     """The verdict lists what disturbed the measurement."""
     telemetry = {"throttle_reasons": {"hardware thermal": 0.5, "idle": 1.0}, "contended": True}
-    got = compare(record(), record(telemetry=telemetry, warm_up={"settled": False}), 0.1)
+    got = compare(record(), record(telemetry=telemetry, warm_up={"settled": False, "cap_s": 2.0}), 0.1)
     assert got.reasons[-3:] == (
         "here: another process used the GPU",
         "here: throttled by hardware thermal in 50% of the samples",
-        "here: times did not stabilise during the warm-up",
+        "here: times did not stabilise in 2.0 s of warm-up",
     )
 
 
