@@ -169,6 +169,10 @@ def paint(chart: Chart) -> Figure:
     grid = figure.subplots(n_rows, columns, squeeze=False, sharex=is_shared, height_ratios=heights)
     for axes in grid.flat[len(chart.panels) :]:
         axes.remove()
+    shared, *others = dict.fromkeys(panel.ylabel or chart.y.label for panel in chart.panels)
+    has_one_ylabel = n_rows > 1 and not others
+    if has_one_ylabel:
+        figure.supylabel(textwrap.fill(shared, Y_LETTERS * n_rows), fontsize=mpl.rcParams["axes.labelsize"])
     keys: dict[str, Any] = {}
     paint_panel = _paint_rows if chart.kind == "rows" else _paint_lines
     for index, (axes, panel) in enumerate(zip(grid.flat, chart.panels, strict=False)):
@@ -176,7 +180,7 @@ def paint(chart: Chart) -> Figure:
             keys.setdefault(name, key)
         axes.set_title(textwrap.fill(panel.title, int(width / columns * TITLE_LETTERS_AN_INCH)), loc="left")
         ylabel, before = (each.ylabel or chart.y.label for each in (panel, chart.panels[index - 1]))
-        if index % columns == 0 or ylabel != before:
+        if not has_one_ylabel and (index % columns == 0 or ylabel != before):
             axes.set_ylabel(textwrap.fill(ylabel, Y_LETTERS))
         xlabel, *below = (each.xlabel or chart.x.label for each in chart.panels[index::columns])
         if not below or (below[0] != xlabel and not is_shared):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -10,16 +11,16 @@ from typing import Any, Final
 from ...core.groups import groups_of
 from ...core.point import Metric
 from ...core.record import Record
-from ..charts import GREY, Chart, DataPoint, Panel, Series, chart, in_rows, lines, points_along
+from ..charts import Chart, DataPoint, Panel, Series, chart, in_rows, lines, points_along
 from ..labels import BACKEND_NAME, BACKEND_STYLE, environment
 from ..records import derived_metric, grouped, joules, latest, metric, plain
-from .peers import fastest_variants
+from .peers import another, fastest_variants
 
 RATE: Final = "env_steps_per_s"
 SATURATED: Final = 0.9
 """Share of the highest rate that counts as saturated."""
-PEER_MARKERS: Final = ("x", "+", "1", "2", "*")
-"""Markers of other software in a panel."""
+PEER_STYLES: Final = tuple(zip(("#808080", "#000000", "#56B4E9") * 2, ("x", "+", "1", "2", "*", "|"), strict=True))
+"""Colour and marker of each other software."""
 DIRECTION: Final = {"n_envs": "more environments", "n_agents": "more agents"}
 
 Value = Callable[[Record], Metric | None]
@@ -40,6 +41,7 @@ def throughput_chart(records: Sequence[Record]) -> Chart:
     many = [r for r in of_cases.get("many_steps", []) if fused <= r.point.items() and "policy" not in r.point]
     others = [r for r in fastest_variants(of_cases.get("peer", [])) if r.point["work"] == "simulate"]
     keys = list(grouped(plain(shown), "env", "n_agents"))
+    others = [r for r in others if (r.point["env"], r.point["n_agents"]) in keys]
     with_others = [
         replace(panel, series=[*panel.series, *_beside(many, others, key)])
         for key, panel in zip(keys, panels, strict=True)
@@ -55,16 +57,16 @@ def _beside(many: Sequence[Record], others: Sequence[Record], key: tuple[Any, ..
         return points_along(in_panel, lambda r: metric(r, RATE), lambda r: float(r.point["n_envs"]))
 
     style = BACKEND_STYLE["pycuda"] | {"linestyle": "--", "markerfacecolor": "none"}
-    names = dict.fromkeys(str(record.point["peer"]) for record in others)
+    names = dict.fromkeys(" ".join([str(r.point["peer"]), *(f"({each})" for each in another(r))]) for r in others)
     return [
         Series(f"{BACKEND_NAME['pycuda']}, many steps per launch", style, points(many)),
         *(
             Series(
                 f"{name}, fastest setting",
-                GREY | {"marker": PEER_MARKERS[place % len(PEER_MARKERS)], "linestyle": "-"},
-                points([record for record in others if record.point["peer"] == name]),
+                {"color": colour, "marker": marker, "linestyle": "-"},
+                points([record for record in others if record.point["peer"] == name.partition(" ")[0]]),
             )
-            for place, name in enumerate(names)
+            for name, (colour, marker) in zip(names, itertools.cycle(PEER_STYLES), strict=False)
         ),
     ]
 

@@ -181,11 +181,16 @@ def setting_label(record: Record) -> str:
     return " ".join(words) or str(record.point.get("variant", ""))
 
 
+def another(record: Record) -> list[str]:
+    """Return the kind of a peer's work if it is not ours, such as "another game"."""
+    return [f"another {kind}" for kind in str(record.notes.get("counts", "")).split(ANOTHER)[1:]]
+
+
 def _row(record: Record) -> str:
     point = record.point
     agents = f" x {plural(int(point['n_agents']), 'agent')}" if int(point["n_agents"]) > 1 else " environments"
     how = [str(point[axis]) for axis in ("algorithm", "precision") if axis in point]
-    how += [f"another {kind}" for kind in str(record.notes.get("counts", "")).split(ANOTHER)[1:]]
+    how += another(record)
     size = ", ".join([str(point["peer"]), setting_label(record), *how, f"{point['n_envs']:,}{agents}"])
     return f"{size}: {ratio_text(rate_of(record, 'ours_over_peer'))}x{'*' * ('laps' in record.notes)}"
 

@@ -270,7 +270,7 @@ class LearningCurves:
                 counts.add(len(seeds))
             if ends := self._ends(seeds, policy, evaluated):
                 marks = style | {"linestyle": "none", "markerfacecolor": "none"}
-                series.append(Series(f"{backend_label(seeds[0])}, evaluation of each seed", marks, ends))
+                series.append(Series(f"{backend_label(seeds[0])}, each seed", marks, ends))
         if not series:
             return []
         who = "" if policy == "shared" else f" ({policy})"
