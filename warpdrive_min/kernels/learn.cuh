@@ -37,9 +37,11 @@ struct Rollout {
   bool is_taken;  // advantages are those of the minibatch
 
   WD_METHOD int within(const int row) const { return row < n_rows ? row : n_rows - 1; }
-  WD_METHOD long long source(const int row) const {  // row of the rollout
-    return indices ? static_cast<long long>(indices[row / N_AGENTS]) * N_AGENTS + row % N_AGENTS : row;
+  WD_METHOD int index(const int row) const { return indices ? indices[row / N_AGENTS] : row / N_AGENTS; }
+  WD_METHOD long long source(const int row, const int at) const {  // row of the rollout; `at` is its `index`
+    return static_cast<long long>(at) * N_AGENTS + row % N_AGENTS;
   }
+  WD_METHOD long long source(const int row) const { return source(row, index(row)); }
 };
 
 struct Rule {
@@ -264,18 +266,19 @@ WD_FN void learn_network(const Part part, float* const shared, const float* cons
   const int n_tiles = (rollout.n_rows + ROWS - 1) / ROWS, by = gridDim.x * WARPS;
   int tile = warp * gridDim.x + blockIdx.x;
   const auto row_of = [&](const int of_tile) { return rollout.within(of_tile * ROWS + lane % ROWS); };
-  long long next = 0;
+  int next = 0;  // an index as loaded, for arithmetic on it would wait for memory
   if (tile < n_tiles) {
     begin_copies(part, mine, 0, rollout, row_of(tile), rollout.source(row_of(tile)), lane);
-    if (tile + by < n_tiles) next = rollout.source(row_of(tile + by));
+    if (tile + by < n_tiles) next = rollout.index(row_of(tile + by));
   }
   wd_end_copies();
   int stage = 0;
 #pragma unroll 1
   for (; tile < n_tiles; tile += by, stage ^= 1) {
-    if (tile + by < n_tiles) begin_copies(part, mine, stage ^ 1, rollout, row_of(tile + by), next, lane);
+    if (const int row = row_of(tile + by); tile + by < n_tiles)
+      begin_copies(part, mine, stage ^ 1, rollout, row, rollout.source(row, next), lane);
     wd_end_copies();
-    if (tile + 2 * by < n_tiles) next = rollout.source(row_of(tile + 2 * by));
+    if (tile + 2 * by < n_tiles) next = rollout.index(row_of(tile + 2 * by));
     wd_await_all_but_last();
     __syncwarp();
     const float* const x = mine + OF_X + stage * ROWS * SX;
