@@ -30,7 +30,7 @@ ONE_ROUND: Final = Limit(rounds=1, is_decided=lambda pair: True)
 def search(
     jobs: Sequence[PeerJob], run: Run, files: Sequence[Path], at_once: int = 1
 ) -> Iterator[tuple[PeerJob, list[Record], Comparison | None]]:
-    """Measure all variants, or the fastest of an earlier search and its neighbours; see `measure_each`.
+    """Measure all variants, or the fastest known one and its neighbours.
 
     The earlier search is of the same versions and kind of machine.
     """

@@ -110,7 +110,7 @@ class Server(Dispatcher):
         return {"record": json.loads(record.to_line())}
 
     def _leave_cores(self, case: str, point: Message) -> None:
-        """Give torch one thread if a GPU works; its others would poll on cores of siblings."""
+        """Give torch one thread if a GPU works: idle ones poll on cores of siblings."""
         if self._cases[case].workload is Timed and point.get("backend") in ON_GPU:
             torch.set_num_threads(1)
 

@@ -1,4 +1,4 @@
-"""Networks, losses and rollouts for tests of kernels that learn, with torch's results in float64."""
+"""Networks, losses, rollouts and float64 results for tests of learning kernels."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def alone(tmp_path_factory) -> dict:
     [by_night(2, "host"), (4, "host"), *(pytest.param(n, "pycuda", marks=pytest.mark.gpu) for n in (2, 4))],
 )
 def test_any_number_of_ranks_gives_the_same_bits(n_ranks, backend, alone, tmp_path):
-    """Two (at night) and four ranks have the bits of one: weights, moments, environments.
+    """Two ranks (at night) and four have the bits of one rank.
 
     In each run some ranks have fewer rows of a sum than others, or none.
     """
