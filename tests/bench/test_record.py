@@ -99,24 +99,6 @@ def test_metrics_are_the_arithmetic_of_the_samples(record):
     assert (rate.direction, each.direction) == ("higher", "lower")
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"colour": "red"}, "line 1: colour: Extra inputs are not permitted"),
-        ({"scope": "everything"}, "line 1: scope: Input should be"),
-        ({"samples_ns": "many"}, "line 1: samples_ns: Input should be a valid list"),
-        ({"schema": 99}, r"line 1: schema must be 1 or 2 \(got 99\)"),
-    ],
-)
-def test_line_that_breaks_the_schema_is_named(record, tmp_path, change, message):
-    """An invalid line is named with file, line and field."""
-    file = tmp_path / "bad.jsonl"
-    file.write_text(json.dumps({**json.loads(record.to_line()), **change}) + "\n")
-    with pytest.raises(RecordError, match=message) as error:
-        read_all([file])
-    assert str(file) in str(error.value)
-
-
 def test_cut_line_is_reported_and_loses_no_other(record, tmp_path):
     """A truncated line is reported; the others are read."""
     file = tmp_path / "cut.jsonl"
