@@ -326,19 +326,6 @@ def test_broken_rewards_stop_training(kind, every, tmp_path):
         assert torch.isfinite(tensor).all(), "the weights must be those before"
 
 
-def test_broken_rewards_stop_ddpg(tmp_path, monkeypatch):
-    """NaN rewards stop DDPG too."""
-    trainer = make_run("DDPG", basedir=tmp_path)
-    trainer.train(1)
-    batch = trainer.groups["shared"].buffer
-    collect = trainer._collect
-    with monkeypatch.context() as patched:
-        patched.setattr(trainer, "_collect", lambda: (collect(), batch.rewards.fill_(torch.nan)))
-        trainer._collect.take_seconds = collect.take_seconds
-        with pytest.raises(TrainingError, match=r"policy 'shared': .*iteration"):
-            trainer.train(3)
-
-
 POLICIES = {"even": A2C, "odd": A2C}
 ONE = {"shared": A2C}
 WRONG = {
