@@ -93,6 +93,7 @@ COMPILERS = [name for name in ("g++", "clang++") if shutil.which(name)]
 on_each_compiler = pytest.mark.parametrize("compiler", COMPILERS, indirect=True)
 """Run with each C++ compiler in $CXX."""
 
+needs_host = pytest.mark.skipif(not BACKENDS["host"].availability().available, reason="found no C++ compiler")
 needs_cuda_compiler = pytest.mark.skipif(cuda_c.gpu_compiler() is None, reason="found no CUDA compiler")
 
 

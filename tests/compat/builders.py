@@ -14,8 +14,8 @@ from warp_drive.utils.env_registrar import EnvironmentRegistrar
 from tests.compat.environments.towns.towns import Towns
 from tests.compat.environments.treaties.treaties import CUDATreaties, Treaties
 from tests.compat.walkers import CUDA_SOURCE, NUMBA_SOURCE
-from tests.support import BACKENDS_HERE
-from warpdrive_min import BACKENDS, backends
+from tests.support import BACKENDS_HERE, needs_host
+from warpdrive_min import backends
 
 FOLDER = Path(__file__).with_name("environments")
 SMALL = {"num_towns": 3, "episode_length": 4, "seed": 1}
@@ -26,7 +26,6 @@ FOUR = {"num_regions": 4, "episode_length": 4, "seed": 2}
 N_ENVS = 4
 
 needs_numba = pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="needs numba-cuda")
-needs_host = pytest.mark.skipif(not BACKENDS["host"].availability().available, reason="found no C++ compiler")
 THREADED = [each for each in BACKENDS_HERE if each.values[0] != "cpu"]
 """Backends with a thread for each agent."""
 BLOCKS = [

@@ -25,7 +25,7 @@ from warp_drive.managers.function_manager import CUDALogController, CUDASampler
 from tests.compat.builders import FOLDER, FOUR, SMALL, THREADED, push_placeholders, start
 from tests.compat.environments.towns.towns import Towns
 from tests.compat.environments.treaties.treaties import ACCEPTANCE, MITIGATION, PROPOSAL, CUDATreaties, Treaties
-from tests.support import TAG_CONFIGS
+from tests.support import TAG_CONFIGS, needs_cuda_compiler
 from warpdrive_min.backends import cuda_c, cuda_source
 from warpdrive_min.function_manager import LaunchShape
 
@@ -327,7 +327,7 @@ def test_treaties_run_with_masks_and_their_own_reset(backend):
 # ------------------------------------------------------------------ sources
 
 
-@pytest.mark.skipif(cuda_c.gpu_compiler() is None, reason="found neither NVRTC nor nvcc")
+@needs_cuda_compiler
 @pytest.mark.parametrize("blocks", [1, 2])
 @pytest.mark.parametrize(
     ("name", "n_agents", "kernels"),

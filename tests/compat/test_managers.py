@@ -25,8 +25,9 @@ from warp_drive.utils.pycuda_utils.misc import check_env_header, update_env_head
 
 from tests.compat.builders import BLOCKS, name_of, needs_numba
 from tests.compat.walkers import CUDA_SOURCE, Walkers
+from tests.support import needs_cuda_compiler
 from warpdrive_min import BACKENDS, EnvironmentRegistrar
-from warpdrive_min.backends import cuda_c, pycuda_driver
+from warpdrive_min.backends import pycuda_driver
 from warpdrive_min.backends.base import Availability
 from warpdrive_min.backends.numba_cuda import declared_parameters, scalar
 from warpdrive_min.compat import managers
@@ -298,7 +299,7 @@ def test_parts_of_a_reset_restore_arrays_or_draw_from_pools():
         reset.reset_when_done_deterministic(data, 1)
 
 
-@pytest.mark.skipif(cuda_c.gpu_compiler() is None, reason="found neither NVRTC nor nvcc")
+@needs_cuda_compiler
 def test_source_is_compiled_into_a_file(tmp_path):
     """The source compiles to machine code in a new folder."""
     update_env_header("template_env_config.h", num_envs=2, num_agents=5)

@@ -16,8 +16,9 @@ from warp_drive.managers.pycuda_managers.pycuda_function_manager import PyCUDAFu
 from warp_drive.utils.common import get_project_root
 
 from tests.compat.builders import IN_CUDA_C, name_of, needs_host, needs_numba
+from tests.support import needs_cuda_compiler
 from warpdrive_min import BACKENDS, backends
-from warpdrive_min.backends import cache, cuda_c
+from warpdrive_min.backends import cache
 from warpdrive_min.backends.base import Availability
 from warpdrive_min.compat import modules, project, torch_on_host
 from warpdrive_min.compat.__main__ import main as run_script
@@ -174,7 +175,7 @@ def test_run_configs_have_warp_drives_names(nowhere):
     assert yaml.safe_load((folder / "tag_gridworld.yaml").read_text())["env"]["num_taggers"] == 4
 
 
-@pytest.mark.skipif(cuda_c.gpu_compiler() is None, reason="found neither NVRTC nor nvcc")
+@needs_cuda_compiler
 def test_compiled_file_of_the_tutorials_has_a_source(nowhere):
     """The tutorials' source compiles, and has the kernel that they launch."""
     root = get_project_root() / "warp_drive"

@@ -23,6 +23,7 @@ from warp_drive.managers.pycuda_managers.pycuda_function_manager import PyCUDAFu
 
 from tests.compat.builders import FOLDER, IN_CUDA_C, THREADED, name_of, start
 from tests.compat.environments.orchard.orchard import GROWTH, Orchard
+from tests.support import needs_cuda_compiler
 from warpdrive_min.backends import cuda_c, cuda_source, pycuda_driver
 from warpdrive_min.backends.base import ANY_RANK, Parameter
 from warpdrive_min.errors import BindingError, CompileError, TypeMismatch
@@ -31,8 +32,6 @@ from warpdrive_min.rng import philox, uniform
 
 ORCHARD = FOLDER / "orchard" / "orchard_step.cu"
 SHAPE = {"EXACT": False, "N_AGENTS": 3, **LaunchShape.of(3).constants()}
-
-needs_cuda_compiler = pytest.mark.skipif(cuda_c.gpu_compiler() is None, reason="found neither NVRTC nor nvcc")
 
 
 def compiled(source: Path, blocks: int = 1) -> bytes:

@@ -17,11 +17,10 @@ from warp_drive.managers.numba_managers.numba_function_manager import NumbaFunct
 
 from tests.compat.builders import BLOCKS, needs_numba, start
 from tests.compat.walkers import CUDA_SOURCE, NUMBA_SOURCE, CUDAWalkers, Walkers
+from tests.support import needs_cuda_compiler
 from warpdrive_min.backends import cuda_c, cuda_source
 from warpdrive_min.compat.numba_modules import CONFIG
 from warpdrive_min.errors import CompileError, ConfigError
-
-needs_cuda_compiler = pytest.mark.skipif(cuda_c.gpu_compiler() is None, reason="found neither NVRTC nor nvcc")
 
 # ------------------------------------------------------------------ running
 

@@ -16,16 +16,13 @@ import torch
 
 import warpdrive_min
 from tests.environments import FILL
-from tests.support import is_simulated, managers, on_every_backend, push
+from tests.support import is_simulated, managers, needs_host, on_every_backend, push
 from warpdrive_min import BACKENDS, EnvWrapper, availability, backends
 from warpdrive_min.backends import pycuda_driver
 from warpdrive_min.backends.base import ANY_RANK, Availability, Packing, Parameter, PythonSignature, dtype_name
 from warpdrive_min.errors import BackendUnavailable, BindingError, CompileError
 from warpdrive_min.function_manager import KERNELS
 from warpdrive_min.lazy import LazyModule
-
-needs_host = pytest.mark.skipif(not BACKENDS["host"].availability().available, reason="found no C++ compiler")
-
 
 # ------------------------------------------------------------------ names that are imported on first use
 

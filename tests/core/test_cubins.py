@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from envs import ENVS
-from tests.support import KINDS, SCENARIOS, by_night
+from tests.support import KINDS, SCENARIOS, by_night, needs_cuda_compiler
 from warpdrive_min.backends import cuda_c
 from warpdrive_min.environment import environment_constants
 from warpdrive_min.function_manager import LaunchShape, core_sources
 
-pytestmark = pytest.mark.skipif(cuda_c.gpu_compiler() is None, reason="found neither NVRTC nor nvcc")
+pytestmark = needs_cuda_compiler
 
 TAG_110 = {"num_taggers": 10, "num_runners": 100, "num_other_agents_observed": 10, "use_full_observation": False}
 SAMPLER = {"CATEGORIES": (21, 21), "N_TYPES": 2, "N_CATEGORIES": 42, "LOGITS": True, "ARGMAX": False}

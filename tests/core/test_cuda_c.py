@@ -16,7 +16,7 @@ import torch
 
 from envs import CartPole
 from tests.environments import FILL
-from tests.support import needs_cuda_compiler, on_each_compiler
+from tests.support import needs_cuda_compiler, needs_host, on_each_compiler
 from tests.training.builders import limited
 from warpdrive_min import BACKENDS, EnvWrapper
 from warpdrive_min.backends import cache, cuda_c, cuda_source
@@ -24,7 +24,6 @@ from warpdrive_min.backends import host as host_module
 from warpdrive_min.backends.base import ANY_RANK, Parameter
 from warpdrive_min.errors import CompileError, ConfigError, DiskFullError
 
-needs_compiler = pytest.mark.skipif(not BACKENDS["host"].availability().available, reason="found no C++ compiler")
 ROOT = Path(__file__).parents[2]
 CONSTANTS = {"THREADS": 128, "ENVS_PER_BLOCK": 42, "BLOCKS_PER_ENV": 1, "N_AGENTS": 3, "EXACT": False}
 WRONG = """// A comment.
@@ -216,7 +215,7 @@ def test_program_that_builds_nothing_is_no_compiler(monkeypatch):
     assert BACKENDS["host"].availability().reason == "/bin/true builds no C++17 library"
 
 
-@needs_compiler
+@needs_host
 @pytest.mark.parametrize("arguments", ["-c", "-E", "-fsyntax-only", "-nostdlib -nodefaultlibs"])
 def test_compiler_whose_libraries_cannot_be_used_is_named(monkeypatch, cache_folder, arguments):
     """A compiler that builds no loadable library is named.
@@ -252,7 +251,7 @@ def test_long_command_of_a_compiler_is_shortened(monkeypatch):
     assert len(reason) < 400
 
 
-@needs_compiler
+@needs_host
 def test_compiler_on_a_full_disk_is_not_blamed(tmp_path, cache_folder):
     """A full disk is reported, with the folder."""
     source, host = write(tmp_path, "WD_KERNEL(k)(int* x, int n_envs) { x[0] = 1; }\n"), BACKENDS["host"]
@@ -278,7 +277,7 @@ def test_warnings_of_our_own_loops_are_no_errors(compiler, monkeypatch, cache_fo
     EnvWrapper(CartPole(), env_backend="host").reset()
 
 
-@needs_compiler
+@needs_host
 def test_arguments_of_the_compiler_are_passed_on_and_recorded(tmp_path, monkeypatch, cache_folder):
     """Arguments in $CXX reach the compiler and its version."""
     compiler = tmp_path / "a compiler"
@@ -345,7 +344,7 @@ def test_long_output_is_cut_and_kept_in_a_file(cache_folder, monkeypatch):
     assert "no file" in cache.excerpt(text)
 
 
-@needs_compiler
+@needs_host
 def test_error_of_any_length_is_short(tmp_path, cache_folder):
     """A thousand errors still give a short message."""
     lines = "".join(f"  x[0] = nowhere_{n};\n" for n in range(1000))
@@ -361,7 +360,7 @@ NAMES = ['a"b', "a\\nb", "a b", "$HOME `x`", "ü 😀", "a\nb", "'", "??/", "%s 
 """Folder names that a shell, or C++, would read differently."""
 
 
-@needs_compiler
+@needs_host
 @pytest.mark.parametrize("style", ["own", "threads"])
 def test_source_compiles_in_any_folder(tmp_path, monkeypatch, style):
     """A source compiles whatever the names of the folders."""
@@ -407,7 +406,7 @@ def test_nvcc_compiles_in_any_folder(tmp_path, monkeypatch):
     assert not list(tmp_path.rglob("made"))
 
 
-@needs_compiler
+@needs_host
 @pytest.mark.parametrize("bytes_", ["// é\n".encode("latin-1"), b"\xef\xbb\xbf", b"// \r\n"])
 def test_source_of_any_encoding_compiles(tmp_path, bytes_):
     """Sources in Latin-1, with byte order marks or CRLF compile."""
@@ -426,7 +425,7 @@ def test_source_that_cannot_be_read_is_named(tmp_path):
 # ------------------------------------------------------------------ cache
 
 
-@needs_compiler
+@needs_host
 def test_same_source_and_constants_compile_once(tmp_path, cache_folder, builds):
     """Only a changed constant, source or adjacent header compiles again."""
     host = BACKENDS["host"]
@@ -447,7 +446,7 @@ def test_same_source_and_constants_compile_once(tmp_path, cache_folder, builds):
     assert len(list(cache_folder.iterdir())) == n_probes + 4
 
 
-@needs_compiler
+@needs_host
 def test_failed_build_leaves_nothing_and_the_next_one_works(tmp_path, cache_folder):
     """A failed build leaves the cache empty, and a corrected source compiles."""
     source = write(tmp_path, WRONG)
@@ -516,7 +515,7 @@ def test_processes_that_build_at_once_both_see_the_whole(cache_folder):
     assert [path.read_text() for path in cache_folder.iterdir()] == ["whole"]
 
 
-@needs_compiler
+@needs_host
 @pytest.mark.as_shipped
 @pytest.mark.parametrize("exact", [False, True])
 def test_nothing_less_nothing_is_no_negative_zero(tmp_path, exact):

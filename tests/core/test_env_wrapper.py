@@ -15,7 +15,7 @@ import torch
 
 from envs import ENVS, CartPole
 from tests.environments.counter import Counter, PlainCounter, PythonCounter
-from tests.support import BACKENDS_HERE, on_every_backend, on_every_other_backend
+from tests.support import BACKENDS_HERE, needs_host, on_every_backend, on_every_other_backend
 from warpdrive_min import EnvironmentRegistrar, EnvWrapper
 from warpdrive_min.bridges.batched import BatchedEnvironment
 from warpdrive_min.data_manager import CUDADataManager
@@ -85,10 +85,9 @@ def test_environment_is_made_by_name(monkeypatch):
         EnvWrapper(env_name="counter")
 
 
+@needs_host
 def test_registered_source_goes_before_the_classs_own(monkeypatch, tmp_path):
     """A registered source precedes the class's own."""
-    if not any(each.values[0] == "host" for each in BACKENDS_HERE):
-        pytest.skip("found no C++ compiler")
     monkeypatch.setattr(EnvironmentRegistrar, "_sources", {})
     source = tmp_path / "other.cu"
     source.write_text("WD_KERNEL(other)(int* x) {}\n")
@@ -214,10 +213,9 @@ def test_environment_without_kernels_runs_on_cpu_only(backend):
         EnvWrapper(PythonCounter(), env_backend=backend)
 
 
+@needs_host
 def test_source_that_does_not_compile_names_file_and_line(tmp_path):
     """The compiler's message reaches the user of the wrapper."""
-    if not any(each.values[0] == "host" for each in BACKENDS_HERE):
-        pytest.skip("found no C++ compiler")
 
     class Misspelt(Counter):
         kernel_sources = {"cuda_c": tmp_path / "misspelt.cu"}  # noqa: RUF012
@@ -228,10 +226,9 @@ def test_source_that_does_not_compile_names_file_and_line(tmp_path):
         EnvWrapper(Misspelt(), env_backend="host")
 
 
+@needs_host
 def test_warpdrives_constants_are_compiled_in_where_they_are_asked_for(tmp_path):
     """A source may use wkNumberEnvs and wkNumberAgents, as WarpDrive's do."""
-    if not any(each.values[0] == "host" for each in BACKENDS_HERE):
-        pytest.skip("found no C++ compiler")
 
     class Sized(Counter):
         kernel_sources = {"cuda_c": tmp_path / "sized.cu"}  # noqa: RUF012

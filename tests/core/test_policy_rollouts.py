@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.core.test_rollouts import assert_same, made
-from tests.support import BACKENDS_HERE, by_night, is_simulated, on_every_backend
+from tests.support import BACKENDS_HERE, by_night, is_simulated, needs_cuda_compiler, on_every_backend
 from tests.training.models_support import in_torch
 from warpdrive_min import BACKENDS, CUDASampler, EnvWrapper
 from warpdrive_min.backends import cuda_c
@@ -365,7 +365,7 @@ def compiled(form: str, perceptron: Perceptron, **flags: bool) -> Path:
     return cuda_c.compile_cubin(source, constants | entries | perceptron.constants(layout), "sm_90")
 
 
-@pytest.mark.skipif(cuda_c.gpu_compiler() is None, reason="found neither NVRTC nor nvcc")
+@needs_cuda_compiler
 @pytest.mark.parametrize(
     ("form", "hidden", "is_shared", "in_order"),
     [

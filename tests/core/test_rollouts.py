@@ -9,7 +9,16 @@ import pytest
 import torch
 
 from envs import ENVS, CartPole
-from tests.support import BACKENDS_HERE, SCENARIOS, TAG_CONFIGS, by_night, is_simulated, on_backends, on_every_backend
+from tests.support import (
+    BACKENDS_HERE,
+    SCENARIOS,
+    TAG_CONFIGS,
+    by_night,
+    is_simulated,
+    needs_cuda_compiler,
+    on_backends,
+    on_every_backend,
+)
 from warpdrive_min import CUDASampler, EnvWrapper
 from warpdrive_min.backends import cuda_c
 from warpdrive_min.errors import CompileError, ConfigError, DataError
@@ -180,7 +189,7 @@ def test_source_without_a_step_of_its_own_blocks_has_no_rollout(text, tmp_path):
         cuda_c.declared(source, {**SHAPE, **FLAGS})
 
 
-@pytest.mark.skipif(cuda_c.gpu_compiler() is None, reason="found neither NVRTC nor nvcc")
+@needs_cuda_compiler
 @pytest.mark.parametrize(
     "form", ["cartpole", *map(by_night, ("pendulum", "tag_gridworld", "tag_continuous", "rice, negotiation"))]
 )

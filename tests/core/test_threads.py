@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import needs_host
 from warpdrive_min import BACKENDS, cores
 from warpdrive_min.backends import cuda_c, host
-
-needs_compiler = pytest.mark.skipif(not BACKENDS["host"].availability().available, reason="found no C++ compiler")
 
 COUNTING = """
 #include <chrono>
@@ -58,14 +57,14 @@ def count(tmp_path_factory):
     return run
 
 
-@needs_compiler
+@needs_host
 @pytest.mark.parametrize(("n_blocks", "n_threads"), [(1, 4), (2, 2), (7, 3), (64, 5), (3, 8), (64, 1)])
 def test_each_block_runs_once_in_each_launch(count, n_blocks, n_threads):
     """With more threads than cores, and fewer blocks than threads, too."""
     assert count(n_blocks, n_threads, sleep_us=20, launches=100) == [100] * n_blocks
 
 
-@needs_compiler
+@needs_host
 def test_sleeping_threads_are_woken(count):
     """Blocks of 20 ms outlast the spinning of threads that wait."""
     for _ in range(3):
@@ -73,7 +72,7 @@ def test_sleeping_threads_are_woken(count):
         assert count(5, 4, sleep_us=20_000) == [1] * 5
 
 
-@needs_compiler
+@needs_host
 def test_launches_of_several_python_threads_do_not_mix(count):
     """The one that finds the threads in use runs its blocks itself."""
     found = [[]] * 4
@@ -97,7 +96,7 @@ print(len({frozenset(os.sched_getaffinity(int(task))) for task in os.listdir("/p
 """
 
 
-@needs_compiler
+@needs_host
 @pytest.mark.skipif(cores.n_cores() < 2 or not Path("/proc/self/task").exists(), reason="needs two cores and Linux")
 def test_threads_use_the_places_of_openmp():
     """Torch's OpenMP pins the main thread; the other one gets its own core."""
@@ -155,7 +154,7 @@ def test_busy_machine_has_a_warning(load, text):
     assert cores.busy(load, 2) == text
 
 
-@needs_compiler
+@needs_host
 def test_forked_process_pins_nothing():
     """A fork during a launch leaves the child a lock that nobody releases."""
     program = """

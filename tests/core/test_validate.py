@@ -10,8 +10,7 @@ from functools import partial
 
 import pytest
 
-from tests.support import is_simulated, on_every_backend, run
-from warpdrive_min import BACKENDS
+from tests.support import is_simulated, needs_host, on_every_backend, run
 from warpdrive_min.agreement import CHECKS, Subject, bounds, load_class, run_checks
 from warpdrive_min.agreement.checks import python_class
 from warpdrive_min.commands.new_env import write_starter
@@ -378,7 +377,7 @@ def test_command_fails_with_a_check(write):
     assert "want 0 or 1, got 3" in result.output
 
 
-@pytest.mark.skipif(not BACKENDS["host"].availability().available, reason="found no C++ compiler")
+@needs_host
 def test_command_names_the_first_error_of_a_build_and_skips_the_rest_in_a_row(write):
     """The command prints a build's first error once.
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.support import by_night
-from warpdrive_min import BACKENDS, EnvWrapper
+from tests.support import by_night, needs_host
+from warpdrive_min import EnvWrapper
 from warpdrive_min.backends import host
 from warpdrive_min.backends.base import Launch
 from warpdrive_min.envs import ENVS
@@ -21,7 +21,7 @@ BY_DAY = [("cartpole", "all"), ("continuous_mountain_car", "all"), ("pendulum", 
 
 
 @pytest.mark.as_shipped
-@pytest.mark.skipif(not BACKENDS["host"].availability().available, reason="found no C++ compiler")
+@needs_host
 @pytest.mark.parametrize("name", CLASSIC)
 def test_lanes_are_to_the_bit_the_reference(name: str) -> None:
     """SIMD lanes are bit-identical to the reference.
@@ -35,7 +35,7 @@ def test_lanes_are_to_the_bit_the_reference(name: str) -> None:
 
 
 @pytest.mark.as_shipped
-@pytest.mark.skipif(not BACKENDS["host"].availability().available, reason="found no C++ compiler")
+@needs_host
 @pytest.mark.parametrize(
     ("name", "keep"),
     [(name, keep) if (name, keep) in BY_DAY else by_night(name, keep) for name in CLASSIC for keep in ("last", "all")],
@@ -64,7 +64,7 @@ def test_lanes_of_a_rollout_are_to_the_bit_the_reference(
     assert reference.cuda_data_manager.tensor("_episode_").min() >= 3, "every lane must have restarted"
 
 
-@pytest.mark.skipif(not BACKENDS["host"].availability().available, reason="found no C++ compiler")
+@needs_host
 @pytest.mark.parametrize("without", ["-mno-avx512f", "-mno-avx2"])
 def test_narrower_vectors_give_the_same(without: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A CPU without wide vectors gives the same results."""
@@ -74,7 +74,7 @@ def test_narrower_vectors_give_the_same(without: str, monkeypatch: pytest.Monkey
         take_step(sides, step)
 
 
-@pytest.mark.skipif(not BACKENDS["host"].availability().available, reason="found no C++ compiler")
+@needs_host
 @pytest.mark.parametrize("name", ["cartpole", "pendulum"])
 def test_environments_that_have_drawn_differently_often_draw_as_the_reference(name: str) -> None:
     """Lanes with different draw counters draw like the reference.
@@ -89,7 +89,7 @@ def test_environments_that_have_drawn_differently_often_draw_as_the_reference(na
         take_step(sides, step)
 
 
-@pytest.mark.skipif(not BACKENDS["host"].availability().available, reason="found no C++ compiler")
+@needs_host
 @pytest.mark.parametrize("name", ["cartpole", "pendulum"])
 def test_rollouts_of_environments_that_have_drawn_differently_often_are_the_reference(name: str) -> None:
     """Rollouts with different draw counters equal the reference.

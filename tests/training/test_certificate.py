@@ -16,7 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.support import run
+from tests.support import needs_host, run
 from tests.training import builders
 from tests.training.builders import ON_GPU, RUNS, make_run, refused
 from tests.training.test_commands import N_ITERATIONS, TINY, train
@@ -141,7 +141,7 @@ def test_runs_are_replayed_to_the_bit(backend, name, tmp_path):
     assert certificates.replay(read, third).last is None, "another seed starts elsewhere"
 
 
-@pytest.mark.skipif(not backends.BACKENDS["host"].availability().available, reason="needs a C++ compiler")
+@needs_host
 def test_machine_code_is_hashed_wherever_it_was_compiled(tmp_path):
     """The hash of machine code ignores where it was compiled.
 
@@ -294,7 +294,7 @@ def test_verify_on_other_hardware(forged, monkeypatch):
     assert "iterations 0 to 2 of 10 of cartpole" in result.output
 
 
-@pytest.mark.skipif(not backends.BACKENDS["host"].availability().available, reason="needs a C++ compiler")
+@needs_host
 @pytest.mark.parametrize("backend", ["host", pytest.param("pycuda", marks=pytest.mark.gpu)])
 def test_exact_runs_are_verified_elsewhere(backend, tmp_path, monkeypatch):
     """Exact runs are verified on `host`, with any thread count.

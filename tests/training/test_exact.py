@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.support import by_night
+from tests.support import by_night, needs_cuda_compiler
 from tests.training import builders
 from tests.training.builders import fingerprint, make_run, refused
 from tests.training.models_support import in_torch
@@ -481,7 +481,7 @@ def test_small_networks_have_the_bits_of_their_layers(sizes, activation, monkeyp
 
 
 @pytest.mark.parametrize("architecture", ["sm_90", by_night("sm_80"), by_night("sm_120")])
-@pytest.mark.skipif(cuda_c.gpu_compiler() is None, reason="found neither NVRTC nor nvcc")
+@needs_cuda_compiler
 def test_one_pass_compiles_for_the_gpu(architecture, tmp_path, monkeypatch):
     """One-pass gradients compile for two 64-64 networks.
 
@@ -588,7 +588,7 @@ def test_runs_have_the_same_bits_on_a_gpu(name, mode, tmp_path):
     assert trained(name, "pycuda", tmp_path / "gpu", 5, mode=mode) == trained(name, "host", tmp_path / "cpu", 5)
 
 
-@pytest.mark.skipif(cuda_c.gpu_compiler() is None, reason="found neither NVRTC nor nvcc")
+@needs_cuda_compiler
 @pytest.mark.parametrize("name", ["exact.cu", "exact_loss.cu", "exact_network.cu"])
 def test_kernels_compile_for_the_gpu(name):
     """The sources give machine code for an H100 and an H200."""

@@ -12,10 +12,9 @@ import pytest
 import torch
 
 from envs import ENVS
-from tests.support import by_night
+from tests.support import by_night, needs_host
 from tests.training import builders
 from tests.training.builders import make_trainer, surroundings_of_ranks  # noqa: F401  (a fixture)
-from warpdrive_min import backends
 from warpdrive_min.errors import ConfigError
 from warpdrive_min.training.paths.exact.layers import share_of
 from warpdrive_min.training.paths.exact.learning import ExactLearning
@@ -23,7 +22,7 @@ from warpdrive_min.training.ranks import World
 from warpdrive_min.training.record import certificate
 from warpdrive_min.training.scale.distributed import launch, process_group
 
-pytestmark = pytest.mark.skipif(not backends.BACKENDS["host"].availability().available, reason="no C++ compiler")
+pytestmark = needs_host
 PROGRAM = "tests.training.test_exact_ranks"
 N_ENVS, N_STEPS, N_ITERATIONS = 8, 24, 3
 """Environments of all ranks, steps of a rollout, iterations."""
