@@ -14,7 +14,6 @@ from warpdrive_min.training.loop.metrics import EPISODIC_RETURN, RecentReturns
 
 from ..core.point import Check, Curve, Facts, Measurement, Metric, Point
 from ..core.record import Record
-from ..show.records import metric
 from ..workloads.setups.learning import EVALUATED, NOT_REACHED, figures, return_metric
 from ..workloads.setups.trainers import shipped
 from .check import correctness
@@ -91,7 +90,7 @@ def peer_measurement(job: PeerJob, reply: Mapping[str, Any]) -> Measurement:
 
 def speed_up(ours: Record, theirs: Record) -> Metric | None:
     """Return the ratio of times to the threshold, peer over ours; None if missed."""
-    mine, other = (metric(each, "seconds_to_threshold") for each in (ours, theirs))
+    mine, other = (each.figure("seconds_to_threshold") for each in (ours, theirs))
     return Metric.exact(other.value / mine.value, "x", "higher") if mine and other else None
 
 

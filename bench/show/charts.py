@@ -13,7 +13,6 @@ from ..core.archive import read_toml
 from ..core.point import Metric
 from ..core.record import Record
 from .labels import BACKEND_STYLE, backend_label, code_and_device, is_ours, medians
-from .records import metric
 
 GREY: Final = {"color": "#808080", "marker": "x", "linestyle": "none"}
 """Style of other software."""
@@ -212,7 +211,7 @@ def rows(
         points = [
             DataPoint(each.value, ticks.index(row(record)), each.low, each.high, record.run_id, label(record))
             for record in own
-            if (each := metric(record, name))
+            if (each := record.figure(name))
         ]
         series += [Series(who, style | {"linestyle": "none"}, points)] if points else []
     return Panel(title, series, ticks, xlabel=xlabel)

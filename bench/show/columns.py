@@ -27,7 +27,7 @@ from .labels import (
     plain_text,
     ratio_text,
 )
-from .records import best_on_cpu, first_metric, metric, work_of
+from .records import best_on_cpu, first_metric, work_of
 
 Row = TypeVar("Row")
 
@@ -142,7 +142,7 @@ def metric_column(name: str, header: str = "") -> Column[Record]:
     """Return the column of a metric, with signs; see `signs`."""
 
     def value(record: Record) -> float | None:
-        return found.value if (found := metric(record, name)) else None
+        return found.value if (found := record.figure(name)) else None
 
     def text(record: Record) -> str:
         return NOTHING if (found := value(record)) is None else number(found) + signs(record)
@@ -154,7 +154,7 @@ def interval_column(name: str, header: str = SPREAD, write: Callable[[Figure], s
     """Return the column of a metric's spread, with its kind."""
 
     def text(record: Record) -> str:
-        return write(found) if (found := metric(record, name)) else NOTHING
+        return write(found) if (found := record.figure(name)) else NOTHING
 
     return Column(header, text, is_right=True)
 

@@ -96,11 +96,6 @@ def plain(records: Iterable[Record]) -> list[Record]:
     return [record for record in records if not record.point.get("exact")]
 
 
-def metric(record: Record, name: str) -> Figure | None:
-    """Return a record's metric by name; None if missing."""
-    return record.figure(name)
-
-
 def first_metric(record: Record) -> Figure | None:
     """Return the first metric: the rate of the first work."""
     return record.figure(next(iter(record.metrics or {}), ""))
@@ -108,7 +103,7 @@ def first_metric(record: Record) -> Figure | None:
 
 def rate_of(record: Record, name: str) -> float:
     """Return a metric's value by name; 0 if missing."""
-    found = metric(record, name)
+    found = record.figure(name)
     return found.value if found else 0.0
 
 
@@ -171,7 +166,7 @@ def work_of(record: Record) -> tuple[Any, ...]:
 
 def joules(record: Record) -> Figure | None:
     """Return the joules per million env steps; None if unread."""
-    rate, telemetry = metric(record, "env_steps_per_s"), record.telemetry or {}
+    rate, telemetry = record.figure("env_steps_per_s"), record.telemetry or {}
     if rate is None or telemetry.get("energy_j") is None:
         return None
     watts = 1e6 * telemetry["energy_j"] / telemetry["duration_s"]

@@ -31,7 +31,6 @@ from .records import (
     joules,
     latest,
     measured_alone,
-    metric,
     point_order,
     rate_of,
     size,
@@ -140,7 +139,7 @@ def _metric_columns(records: Sequence[Record]) -> list[Column[Record]]:
     first, *_ = rates = [name for name in names if not name.startswith("ns_per_")]
 
     def has_own_interval(record: Record, name: str) -> bool:
-        own, base = metric(record, name), metric(record, first)
+        own, base = record.figure(name), record.figure(first)
         if own is None or base is None or name == first:
             return own is not None and own.low != own.high
         return not math.isclose(own.low * base.value, base.low * own.value, rel_tol=SAME)

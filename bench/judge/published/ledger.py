@@ -23,7 +23,6 @@ from ...core.record import Comparison, Record, are_on_two_cards
 from ...core.schema import Model, error_text
 from ...core.stats import median, median_interval, weakest
 from ...show.labels import number, plural
-from ...show.records import metric
 from ..evidence import Estimate, Filter, Interval, is_of_shared_gpu, remarks
 from . import anchors
 
@@ -172,7 +171,7 @@ class Query(Model):
         if not newest:
             return None
         compared, ours, theirs = min(newest.values(), key=lambda found: found[0].ratio().value)
-        ratio, rate = compared.ratio(), metric(ours, self.metric)
+        ratio, rate = compared.ratio(), ours.figure(self.metric)
         name = " ".join(str(theirs.point[axis]) for axis in ("peer", "variant") if axis in theirs.point)
         notes = [f"{_rounds(compared)} with {name}", *remarks(theirs)]
         estimate = Estimate.of_ratio(ratio, ours, theirs)
@@ -209,7 +208,7 @@ class Query(Model):
         return next((estimate for record in of_run if (estimate := read(record))), None)
 
     def _rate(self, record: Record) -> Estimate | None:
-        if (rate := metric(record, self.metric)) is None:
+        if (rate := record.figure(self.metric)) is None:
             return None
         return Estimate(value=rate.value, low=rate.low, high=rate.high, kind=rate.kind, records=(record,))
 
@@ -219,7 +218,7 @@ class Query(Model):
         times = [
             time.value / (float(record.point["n_envs"]) if self.per_env else 1)
             for record in seeds
-            if (time := metric(record, self.metric))
+            if (time := record.figure(self.metric))
         ]
         missed = len(seeds) - len(times)
         if len(seeds) < self.n_seeds or missed >= len(times):
@@ -234,7 +233,7 @@ class Query(Model):
 
         Seeds without a record raise the upper end of the interval.
         """
-        n_reached = sum(metric(record, self.metric) is not None for record in seeds)
+        n_reached = sum(record.figure(self.metric) is not None for record in seeds)
         n_below = sum(_plays_below(record) for record in seeds)
         notes = [
             f"{len(seeds)} of {self.n_seeds} seeds are measured" if len(seeds) < self.n_seeds else "",
@@ -271,7 +270,7 @@ def _rate_of_time(record: Record) -> str:
 
 
 def _traffic(record: Record) -> Estimate | None:
-    per_s, steps = pcie_bytes_per_s((record.telemetry or {}).get("gpm")), metric(record, "agent_steps_per_s")
+    per_s, steps = pcie_bytes_per_s((record.telemetry or {}).get("gpm")), record.figure("agent_steps_per_s")
     if per_s is None or steps is None:
         return None
     n_bytes = per_s / steps.value
@@ -284,7 +283,7 @@ def _newest_of_each_seed(of_run: Sequence[Record]) -> list[Record]:
 
 def _plays_below(record: Record) -> bool:
     """True if a trained policy is significantly below the threshold."""
-    after = metric(record, "return_after")
+    after = record.figure("return_after")
     return after is not None and after.high < float(record.point["threshold"])
 
 

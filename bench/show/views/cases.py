@@ -30,7 +30,7 @@ from ..columns import (
     value_column,
 )
 from ..labels import SPREADS, backend_label, environment, medians, number, ratio_text
-from ..records import by, measured_alone, metric, point_order
+from ..records import by, measured_alone, point_order
 from ..tables import all_points, differing, every_point, note_column, over_baseline
 from . import env_charts, peers, run_charts
 from .determinism import determinism_table
@@ -206,7 +206,7 @@ def _values(seeds: Seeds, name: str) -> list[float]:
     """Return a metric of each seed or population member that has it."""
     members = [record.notes[MEMBERS].get(name, []) for record in seeds if MEMBERS in record.notes]
     of_members = [value for values in members for value in values if value is not None]
-    return of_members or [found.value for record in seeds if (found := metric(record, name))]
+    return of_members or [found.value for record in seeds if (found := record.figure(name))]
 
 
 def _n_seeds(seeds: Seeds) -> int:

@@ -12,7 +12,7 @@ from ...core.record import Record
 from ...workloads.determinism import AGAIN, BLOCK, BUSY, CARD, ON_A_CPU, THREADS, VARIATIONS, first_difference
 from ..columns import BACKEND, NOTHING, Column, Table, axis_column, column_of
 from ..labels import commit_label, ratio_text
-from ..records import axes_except, metric, point_order
+from ..records import axes_except, point_order
 
 LEVELS: Final[Mapping[str, Sequence[str]]] = {
     "run to run": (AGAIN, BLOCK, THREADS, BUSY),
@@ -135,5 +135,5 @@ def _between(a: Record, b: Record) -> str:
 
 
 def _times_default(runs: Runs) -> str:
-    figures = [figure for record in runs if (figure := metric(record, "times_default"))]
+    figures = [figure for record in runs if (figure := record.figure("times_default"))]
     return ratio_text(figures[0].value) if figures else NOTHING

@@ -13,7 +13,7 @@ from ...core.point import Metric
 from ...core.record import Record
 from ..charts import Chart, DataPoint, Panel, Series, chart, in_rows, lines, points_along
 from ..labels import BACKEND_NAME, BACKEND_STYLE, environment
-from ..records import derived_metric, grouped, joules, latest, metric, plain
+from ..records import derived_metric, grouped, joules, latest, plain
 from .peers import another, fastest_variants
 
 RATE: Final = "env_steps_per_s"
@@ -35,7 +35,7 @@ def throughput_chart(records: Sequence[Record]) -> Chart:
     """
     of_cases = grouped_by_case(latest(records))
     shown = _in_sizes(of_cases.get("env_step", []))
-    panels = _over_envs(shown, lambda record: metric(record, RATE), right="agent steps per second")
+    panels = _over_envs(shown, lambda record: record.figure(RATE), right="agent steps per second")
     findings = _findings(panels, saturation)
     fused = {"mode": "fused", "kept": "last", "backend": "pycuda"}.items()
     many = [r for r in of_cases.get("many_steps", []) if fused <= r.point.items() and "policy" not in r.point]
@@ -54,7 +54,7 @@ def _beside(many: Sequence[Record], others: Sequence[Record], key: tuple[Any, ..
 
     def points(records: Sequence[Record]) -> list[DataPoint]:
         in_panel = [r for r in records if (r.point["env"], r.point["n_agents"]) == key]
-        return points_along(in_panel, lambda r: metric(r, RATE), lambda r: float(r.point["n_envs"]))
+        return points_along(in_panel, lambda r: r.figure(RATE), lambda r: float(r.point["n_envs"]))
 
     style = BACKEND_STYLE["pycuda"] | {"linestyle": "--", "markerfacecolor": "none"}
     names = dict.fromkeys(" ".join([str(r.point["peer"]), *(f"({each})" for each in another(r))]) for r in others)
@@ -131,7 +131,7 @@ def limits_chart(records: Sequence[Record]) -> Chart:
     shown = [record for record in latest(records) if record.roofline is not None]
 
     def share(record: Record) -> Metric | None:
-        rate = metric(record, RATE)
+        rate = record.figure(RATE)
         if rate is None or record.roofline is None:
             return None
         per_rate = record.roofline / rate.value

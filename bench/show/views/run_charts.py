@@ -33,7 +33,7 @@ from ..labels import (
     ratio_text,
     size_and_run,
 )
-from ..records import baselines, by, grouped, latest, metric, rate_of, size
+from ..records import baselines, by, grouped, latest, rate_of, size
 
 RATE: Final = "env_steps_per_s"
 
@@ -95,7 +95,7 @@ def solutions_chart(records: Sequence[Record]) -> Chart:
         return f"{who}, {record.point['caches']} caches"
 
     def part_of(record: Record, part: str) -> Metric | None:
-        return metric(record, part if "backend" in record.point else PART_OF_PEER[part])
+        return record.figure(part if "backend" in record.point else PART_OF_PEER[part])
 
     def seconds(record: Record, part: str) -> str:
         return f"{ratio_text(found.value)} s" if (found := part_of(record, part)) else ""
@@ -107,7 +107,7 @@ def solutions_chart(records: Sequence[Record]) -> Chart:
         totals = [
             DataPoint(each.value, place, each.low, each.high, record.run_id)
             for place, record in enumerate(found)
-            if (each := metric(record, "total_s"))
+            if (each := record.figure("total_s"))
         ]
         return Panel(made.title, [*made.series, Series("total, with its spread", MARK, totals)], made.ticks)
 
@@ -217,7 +217,7 @@ def _over_ranks(records: Sequence[Record], counts: Sequence[int]) -> list[Series
     for name, style in BACKEND_STYLE.items():
         points = []
         for record in sorted(records, key=lambda record: int(record.point["n_ranks"])):
-            rate, n_ranks = metric(record, RATE), int(record.point["n_ranks"])
+            rate, n_ranks = record.figure(RATE), int(record.point["n_ranks"])
             if record.point["backend"] == name and rate is not None:
                 share = f"{efficiency[id(record)]:.0%}" if n_ranks > 1 and id(record) in efficiency else ""
                 place = counts.index(n_ranks)
@@ -293,7 +293,7 @@ class LearningCurves:
         found = [
             DataPoint(float(self.along(r.curve)[-1]), score.value, score.low, score.high, f"seed {r.point['seed']}")
             for r in seeds
-            if r.curve and policy in r.curve.mean_return and (score := metric(r, name))
+            if r.curve and policy in r.curve.mean_return and (score := r.figure(name))
         ]
         return sorted(found, key=lambda point: point.x)
 
