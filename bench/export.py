@@ -27,7 +27,7 @@ from .core import machine
 from .core.errors import FileError, ShowError, exiting
 from .core.groups import groups_of
 from .core.point import Figure
-from .core.record import Record, merged, read_all, reporting_skipped_lines, require_no_source
+from .core.record import Record, merged, read_reporting, require_no_source
 from .core.stats import median
 from .judge.evidence import name_of
 from .show.frames import frame_of
@@ -67,8 +67,7 @@ def export(
     require_writable(out, "--out", is_file=to is not Format.asv)
     with exiting(1, FileError, ShowError, OSError):
         require_no_source(out, "--out", records)
-        with reporting_skipped_lines() as skipped_lines:
-            given = read_all(records, skipped_lines)
+        given = read_reporting(records)
         if to in LEARNING:
             scores = scores_of(given)
             write_atomically(out, LEARNING[to](scores))

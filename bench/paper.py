@@ -18,7 +18,7 @@ from warpdrive_min.terminal import echo
 from .core.archive import read_bytes
 from .core.errors import FileError, ShowError, exiting
 from .core.machine import slug
-from .core.record import Record, files_in, read_all, reporting_skipped_lines
+from .core.record import Record, files_in, read_reporting
 from .core.stats import median
 from .show.columns import Column, Table
 from .show.documents import TABLES
@@ -73,8 +73,7 @@ def write(sources: Sequence[Path], out: Path) -> list[Path]:
         raise ShowError("paper: files of records must differ in name, or in that of their folder; rename one")
     if any(copies.resolve() in (folder, *folder.parents) for folder in folders):
         raise ShowError(f"paper: records are copied to {copies} (got them from there); choose another --out")
-    with reporting_skipped_lines() as skipped_lines:
-        evidence = measured_alone(evidence_of(read_all(sources, skipped_lines), "paper"))
+    evidence = measured_alone(evidence_of(read_reporting(sources), "paper"))
     written = [write_atomically(copies / place, read_bytes(file)) for file, place in zip(files, places, strict=True)]
     machines = []
     for name, records in by_machine(evidence).items():

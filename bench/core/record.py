@@ -874,6 +874,12 @@ def reporting_skipped_lines() -> Iterator[list[str]]:
             echo(f"left out: {len(new) - MOST_REPORTED} more lines", err=True)
 
 
+def read_reporting(paths: Iterable[Path]) -> list[Record]:
+    """Read records, see `read_all`; print skipped lines on standard error."""
+    with reporting_skipped_lines() as skipped_lines:
+        return read_all(paths, skipped_lines)
+
+
 def oldest_first(records: Iterable[Record]) -> list[Record]:
     """Sort records by their start; equal starts keep their order."""
     return sorted(records, key=lambda record: record.start)

@@ -11,7 +11,7 @@ import typer
 from warpdrive_min.files import require_writable
 
 from ..core.errors import FileError, ShowError, exiting
-from ..core.record import RESULTS, read_all, reporting_skipped_lines, selected
+from ..core.record import RESULTS, read_reporting, selected
 from ..options import Where, say
 from ..show import plots, render
 from ..show.columns import Column, Table
@@ -40,9 +40,7 @@ def learning(
     """
     require_writable(out, "--out")
     with exiting(1, FileError, ShowError, OSError):
-        with reporting_skipped_lines() as skipped_lines:
-            given = read_all(records, skipped_lines)
-        found = scores_of(selected(given, [], where or []), by)
+        found = scores_of(selected(read_reporting(records), [], where or []), by)
         for table in (scores_table(found, by), improvement_table(found)):
             if table.rows:
                 render.console(160).print(render.terminal(table))

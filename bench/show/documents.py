@@ -18,7 +18,7 @@ from warpdrive_min.terminal import Console, echo
 from ..core.archive import read_text
 from ..core.errors import FileError, ShowError, exiting
 from ..core.machine import kind
-from ..core.record import Record, merged, oldest_first, read_all, reporting_skipped_lines, selected
+from ..core.record import Record, merged, oldest_first, read_reporting, selected
 from ..static.records import TABLES as STATIC
 from . import render
 from .columns import FOOTNOTES, Column, MakeTable, Table
@@ -208,9 +208,8 @@ def selected_tables(
 
 def _chosen(records: Sequence[str], cases: Sequence[str], where: Sequence[str], on: str) -> list[Record]:
     names = " ".join(records)
-    with reporting_skipped_lines() as skipped_lines:
-        paths = [path for name in records for path in (newest_sets() if name == NEWEST else existing_files([name]))]
-        there = read_all(paths, skipped_lines)
+    paths = [path for name in records for path in (newest_sets() if name == NEWEST else existing_files([name]))]
+    there = read_reporting(paths)
     if not there:
         raise ShowError(f"table: {names} has no record; name a file or folder that `python -m bench run` wrote")
     chosen = [record for record in selected(there, cases, where) if kind(record.machine).startswith(on)]

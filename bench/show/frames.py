@@ -12,7 +12,7 @@ import pandas as pd
 from ..core.archive import glob_paths, read_toml
 from ..core.errors import ShowError
 from ..core.machine import commit_of, kind
-from ..core.record import Record, read_all, reporting_skipped_lines
+from ..core.record import Record, read_reporting
 
 _COLUMNS: Final = read_toml(Path(__file__).with_name("frames.toml"))
 DERIVED: Final[Mapping[str, Callable[[Record], Any]]] = {
@@ -43,8 +43,7 @@ def records(paths: str | Path | Iterable[str | Path]) -> pd.DataFrame:
         FileError: A file cannot be read.
     """
     names = [paths] if isinstance(paths, str | Path) else paths
-    with reporting_skipped_lines() as skipped_lines:
-        return frame_of(read_all(existing_files(names), skipped_lines))
+    return frame_of(read_reporting(existing_files(names)))
 
 
 def existing_files(names: Iterable[str | Path]) -> list[Path]:

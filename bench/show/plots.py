@@ -26,7 +26,7 @@ from warpdrive_min.terminal import echo
 
 from ..core.errors import FileError, ShowError, exiting
 from ..core.machine import slug
-from ..core.record import RESULTS, Record, read_all, reporting_skipped_lines
+from ..core.record import RESULTS, Record, read_reporting
 from .charts import COLOURS, Chart, Panel, Series
 from .frames import existing_files
 from .labels import commit_label, machine_label, notes
@@ -94,14 +94,13 @@ def plot(
     """
     require_writable(out, "--out")
     kinds = formats or [Format.png]
-    with exiting(1, FileError, ShowError), reporting_skipped_lines() as skipped_lines:
+    with exiting(1, FileError, ShowError):
         if folders := run_folders(records or ()):
-            for line in listed(draw_charts([training_run_chart(folders)], out, style, kinds, folders[0].name)):
-                echo(line)
-            return
-        found = read_all(existing_files(records) if records else published_records(), skipped_lines)
-        groups = by_machine(evidence_of(found, "plot"))
-        paths = [path for name, group in groups.items() for path in draw(group, out, style, kinds, stem=name)]
+            paths = draw_charts([training_run_chart(folders)], out, style, kinds, folders[0].name)
+        else:
+            found = read_reporting(existing_files(records) if records else published_records())
+            groups = by_machine(evidence_of(found, "plot"))
+            paths = [path for name, group in groups.items() for path in draw(group, out, style, kinds, stem=name)]
     for line in listed(paths):
         echo(line)
 

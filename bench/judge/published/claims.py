@@ -15,7 +15,7 @@ from ...core.archive import with_archived
 from ...core.case import Job
 from ...core.groups import groups_of
 from ...core.point import Point, Preset
-from ...core.record import SWEEPS, Comparison, Record, merged, read_all, reporting_skipped_lines
+from ...core.record import SWEEPS, Comparison, Record, merged, read_reporting
 from ...show.columns import Column, Table
 from ...show.labels import SPREADS, UNSETTLED, number
 from ...show.sets import newest_sets
@@ -439,8 +439,7 @@ def published() -> list[Record]:
     Raises:
         RecordError: A record breaks the schema, or a set is not as its manifest says.
     """
-    with reporting_skipped_lines() as skipped_lines:
-        return read_all(published_files(), skipped_lines)
+    return read_reporting(published_files())
 
 
 def published_files() -> list[Path]:
