@@ -40,6 +40,12 @@ class DataPoint:
     link: str = ""
     """Address that a click opens, on a page only."""
 
+    @classmethod
+    def in_row(cls, record: Record, name: str, row: int, label: str = "") -> list[DataPoint]:
+        """Return a record's metric as a point of a row; empty if missing."""
+        each = record.figure(name)
+        return [cls(each.value, row, each.low, each.high, record.run_id, label)] if each else []
+
 
 @dataclass(frozen=True, slots=True)
 class Series:
@@ -208,11 +214,7 @@ def rows(
     ticks = list(dict.fromkeys(map(row, records)))
     series = []
     for who, (style, own) in by_code(records).items():
-        points = [
-            DataPoint(each.value, ticks.index(row(record)), each.low, each.high, record.run_id, label(record))
-            for record in own
-            if (each := record.figure(name))
-        ]
+        points = [p for each in own for p in DataPoint.in_row(each, name, ticks.index(row(each)), label(each))]
         series += [Series(who, style | {"linestyle": "none"}, points)] if points else []
     return Panel(title, series, ticks, xlabel=xlabel)
 

@@ -33,7 +33,7 @@ def throughput_chart(records: Sequence[Record]) -> Chart:
 
     Its findings are the backends' saturation. Ours takes one step per launch, and many where other software does.
     """
-    of_cases = grouped_by_case(latest(records))
+    of_cases = groups_of(latest(records), lambda record: record.case)
     shown = _in_sizes(of_cases.get("env_step", []))
     panels = _over_envs(shown, lambda record: record.figure(RATE), right="agent steps per second")
     findings = _findings(panels, saturation)
@@ -69,11 +69,6 @@ def _beside(many: Sequence[Record], others: Sequence[Record], key: tuple[Any, ..
             for name, (colour, marker) in zip(names, itertools.cycle(PEER_STYLES), strict=False)
         ),
     ]
-
-
-def grouped_by_case(records: Iterable[Record]) -> dict[str, list[Record]]:
-    """Return records by case."""
-    return groups_of(records, lambda record: record.case)
 
 
 def energy_chart(records: Sequence[Record]) -> Chart:

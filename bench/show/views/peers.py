@@ -153,10 +153,16 @@ def peers(records: Sequence[Record]) -> Chart:
     panels = []
     for (work, env), found in grouped(sorted(shown, key=order), "work", "env").items():
         places = list(enumerate(found))
-        series = [Series("other software", GREY, [_data_point(each, row, "env_steps_per_s") for row, each in places])]
+        series = [
+            Series(
+                "other software",
+                GREY,
+                [p for row, each in places for p in DataPoint.in_row(each, "env_steps_per_s", row)],
+            )
+        ]
         for backend, style in BACKEND_STYLE.items():
             own = [place for place in places if place[1].notes["ours"]["point"].get("backend") == backend]
-            points = [_data_point(each, row, "ours_env_steps_per_s") for row, each in own]
+            points = [p for row, each in own for p in DataPoint.in_row(each, "ours_env_steps_per_s", row)]
             name = f"ours, {BACKEND_NAME[backend]}"
             series += [Series(name, style | {"linestyle": "none"}, points)] if points else []
         panels.append(Panel(f"{environment(str(env))}, {WORKS[str(work)]}", series, list(map(_row, found))))
@@ -193,9 +199,3 @@ def _row(record: Record) -> str:
     how += another(record)
     size = ", ".join([str(point["peer"]), setting_label(record), *how, f"{point['n_envs']:,}{agents}"])
     return f"{size}: {ratio_text(rate_of(record, 'ours_over_peer'))}x{'*' * ('laps' in record.notes)}"
-
-
-def _data_point(record: Record, row: int, name: str) -> DataPoint:
-    rate = record.figure(name)
-    assert rate is not None, "peers without a rate are left out"
-    return DataPoint(rate.value, row, rate.low, rate.high, record.run_id)

@@ -104,11 +104,7 @@ def solutions_chart(records: Sequence[Record]) -> Chart:
         env, algorithm, threshold = key
         title = f"{environment(str(env))} with {algorithm}, to a mean return of {threshold:g}"
         made = bars(title, found, SOLUTION_PARTS, part_of, row, seconds)
-        totals = [
-            DataPoint(each.value, place, each.low, each.high, record.run_id)
-            for place, record in enumerate(found)
-            if (each := record.figure("total_s"))
-        ]
+        totals = [p for place, each in enumerate(found) for p in DataPoint.in_row(each, "total_s", place)]
         return Panel(made.title, [*made.series, Series("total, with its spread", MARK, totals)], made.ticks)
 
     def order(record: Record) -> tuple[Any, ...]:
