@@ -106,7 +106,7 @@ NOTHING: Final = "\N{EN DASH}"
 SPREAD: Final = "spread"
 FOOTNOTES: Final = {
     UNSETTLED: "Times did not stabilise during the warm-up.",
-    BUSY: "Other processes used the CPU cores meanwhile: the number is unreliable.",
+    BUSY: "Other processes used the CPU cores at the same time: the number is unreliable.",
 }
 """Meaning of each sign."""
 
