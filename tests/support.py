@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import html.parser
+import os
 import shutil
-from collections.abc import Container, Iterable, Sequence
+import subprocess
+import sys
+from collections.abc import Container, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +31,14 @@ def run(*words: object, exits: int | None = 0) -> Result:
     result = CliRunner().invoke(app, [str(word) for word in words])
     assert exits in (None, result.exit_code), result.output
     return result
+
+
+def run_python(*words: object, cwd: Path | None = None, env: Mapping[str, str] = os.environ, **more: str) -> str:
+    """Run a Python program in a new process; return its standard output."""
+    command = [sys.executable, *map(str, words)]
+    done = subprocess.run(command, cwd=cwd, env={**env, **more}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 def is_simulated(backend: str) -> bool:

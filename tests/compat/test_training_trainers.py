@@ -7,7 +7,6 @@ import json
 import os
 import pickle
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,7 @@ from tests.compat.builders import FOUR, N_ENVS, SMALL, THREADED, policy, setting
 from tests.compat.environments.towns.towns import Towns
 from tests.compat.environments.treaties.treaties import CUDATreaties
 from tests.compat.walkers import CUDAWalkers
+from tests.support import run_python
 from warpdrive_min.compat import scripts
 from warpdrive_min.compat.project import DEFAULT_CONFIGS
 from warpdrive_min.compat.trainers import run_config
@@ -102,16 +102,10 @@ def test_trainer_refuses_methods_that_nobody_calls(kind):
 )
 def test_script_of_warpdrive_trains_unchanged(backend, tmp_path):
     """A script of WarpDrive trains unchanged in a new process."""
-    ran = subprocess.run(
-        [sys.executable, "-m", "warpdrive_min.compat", str(SCRIPT), str(tmp_path), backend],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)]), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.splitlines() == [
+    path = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
+    words = ("-m", "warpdrive_min.compat", SCRIPT, tmp_path, backend)
+    said = run_python(*words, cwd=tmp_path, PYTHONPATH=path, OMP_NUM_THREADS="1")
+    assert said.splitlines() == [
         "tag_continuous 3 runner_240.state_dict tagger_240.state_dict",
         "tag_gridworld 3 shared_240.state_dict",
         "single_cartpole 3 shared_240.state_dict",

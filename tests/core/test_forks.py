@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 
 import pytest
 
+from tests.support import run_python
 from warpdrive_min import BACKENDS
 
 if not hasattr(os, "fork") or not BACKENDS["host"].availability().available:
@@ -19,10 +18,8 @@ WORKS = ("new environments", "old environments", "agents", "more threads", "trai
 
 @pytest.fixture(scope="module")
 def found():
-    """Reports of one process's children, with a timeout."""
-    done = subprocess.run([sys.executable, "-m", "tests.core.forked"], capture_output=True, text=True, timeout=280)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    """Reports of one process's children."""
+    return json.loads(run_python("-m", "tests.core.forked"))
 
 
 @pytest.mark.parametrize("work", WORKS)
@@ -58,8 +55,7 @@ def test_fork_is_noted_once_torch_may_have_threads(imported, is_noted):
     code = (
         f"import os, warpdrive_min, {imported}\nif os.fork() == 0: print(warpdrive_min.forks.forked)\nelse: os.wait()"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == f"{is_noted}\n"
+    assert run_python("-c", code) == f"{is_noted}\n"
 
 
 def test_process_that_only_forks_gives_its_children_all_threads():
@@ -69,5 +65,4 @@ def test_process_that_only_forks_gives_its_children_all_threads():
         "for _ in range(2):\n    if os.fork():\n        os.wait()\n        break\n"
         "    print(forks.threads(), flush=True)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "2\n1\n"
+    assert run_python("-c", code) == "2\n1\n"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.support import run_python
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("numba_cuda") is None, reason="numba-cuda is not installed")
 
@@ -76,10 +77,8 @@ def compilations(tmp_path):
     }
 
     def run(*jobs: str, **more: str) -> list[int]:
-        command = [sys.executable, "-m", "tests.core.numba_cache_process", *jobs]
-        done = subprocess.run(command, env={**variables, **more}, cwd=ROOT, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        return [int(number) for number in done.stdout.split()]
+        said = run_python("-m", "tests.core.numba_cache_process", *jobs, env=variables, cwd=ROOT, **more)
+        return [int(number) for number in said.split()]
 
     return run
 
@@ -133,6 +132,7 @@ def test_second_process_launches_what_the_first_compiled(tmp_path):
     """On a GPU a second process compiles no kernel; arrays have the same bits."""
     text = """
 from numba.cuda import dispatcher
+from tests.support import run_python
 from warpdrive_min import EnvWrapper
 from warpdrive_min.envs import CartPole
 made, build = [], dispatcher._Kernel.__init__
@@ -152,11 +152,7 @@ print(len(made))
         "WARPDRIVE_MIN_CACHE": str(tmp_path),
         "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
     }
-    said = []
-    for _ in range(2):
-        done = subprocess.run([sys.executable, "-c", text], env=variables, cwd=ROOT, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        said.append(done.stdout.split())
+    said = [run_python("-c", text, env=variables, cwd=ROOT).split() for _ in range(2)]
     *first, n_first = said[0]
     *second, n_second = said[1]
     assert int(n_first) >= 4

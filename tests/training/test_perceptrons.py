@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import subprocess
-import sys
 from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
 import torch
 
+from tests.support import run_python
 from tests.training.fused_support import DEVICE, errors, fits, gradients, network, rows  # (skips without Triton)
 from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.config import ModelConfig
@@ -168,16 +167,8 @@ def test_kernels_compile_for_a_gpu(tmp_path):
     Here they are interpreted.
     """
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    ran = subprocess.run(
-        [sys.executable, "-m", "tests.training.triton_kernels", "90"],
-        env=environment | {"TRITON_CACHE_DIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr
-    forward_and_back = ["backward", "evaluate", "first_layer", "forward", "learn"]
-    assert ran.stdout.split() == ["add_squares", "add_up", *forward_and_back, "of_agents", "take", "take_step"]
+    said = run_python("-m", "tests.training.triton_kernels", "90", env=environment, TRITON_CACHE_DIR=str(tmp_path))
+    assert said.split() == ["add_up", "backward", "evaluate", "first_layer", "forward", "learn", "of_agents", "take"]
 
 
 # ------------------------------------------------------------------ narrow
