@@ -12,13 +12,11 @@ import pytest
 import torch
 
 from envs.tag_continuous import TagContinuous
-from tests.support import OTHER_BACKENDS, is_simulated, on_backends
+from tests.support import is_simulated, on_backends, on_every_other_backend
 from warpdrive_min.data_manager import CUDADataManager
 from warpdrive_min.environment import environment_constants, push_environment, seed_resets
 from warpdrive_min.errors import CompileError, ConfigError
 from warpdrive_min.function_manager import CUDAFunctionManager, LaunchShape
-
-others = pytest.mark.parametrize("backend", OTHER_BACKENDS)
 
 SMALL = {
     "grid_length": 4.0,
@@ -97,7 +95,7 @@ def test_every_layout_gives_the_bits_of_the_reference(layout, backend):
     assert want.data.tensor("_episode_").max() > 1, "the run must restart episodes"
 
 
-@others
+@on_every_other_backend
 @pytest.mark.parametrize("n_observed", [3, 10, 20])
 def test_equal_distances_are_ordered_by_id(n_observed, backend):
     """Neighbours at equal distances are ordered by id.
@@ -118,7 +116,7 @@ def test_equal_distances_are_ordered_by_id(n_observed, backend):
     got.assert_same_bits(want, "reset")
 
 
-@others
+@on_every_other_backend
 def test_equal_taggers_and_the_edge_of_the_reach(backend):
     """The lower id of two equally near taggers tags.
 
@@ -136,7 +134,7 @@ def test_equal_taggers_and_the_edge_of_the_reach(backend):
     assert rewards[[low, high, between, at_reach, far]].tolist() == [10, 0, -10, 0, 0]
 
 
-@others
+@on_every_other_backend
 def test_too_many_agents_are_refused(backend):
     """Agents that exceed a block's shared memory raise.
 

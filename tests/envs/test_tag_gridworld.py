@@ -10,12 +10,10 @@ import pytest
 
 from envs.tag_gridworld import TagGridWorld, TagGridWorldConfig
 from tests.envs.builders import got, put, started
-from tests.support import BACKENDS_HERE, OTHER_BACKENDS, is_simulated
+from tests.support import is_simulated, on_every_backend
 from warpdrive_min import EnvWrapper
 from warpdrive_min.agreement import Result, Subject, run_checks
 
-here = pytest.mark.parametrize("backend", BACKENDS_HERE)
-others = pytest.mark.parametrize("backend", OTHER_BACKENDS)
 alone_and_shared = pytest.mark.parametrize("blocks", [1, 3])
 
 FIVE = {"num_taggers": 4, "grid_length": 4, "episode_length": 10}
@@ -53,7 +51,7 @@ def rewarded(wrapper: EnvWrapper, want: list[float], env: int = 0) -> None:
 # ------------------------------------------------------------------ WarpDrive's values
 
 
-@here
+@on_every_backend
 def test_first_case_of_warpdrive_is_reproduced(backend):
     """WarpDrive's first case gives its cells, rewards and observations.
 
@@ -69,7 +67,7 @@ def test_first_case_of_warpdrive_is_reproduced(backend):
     np.testing.assert_array_equal(got(wrapper, "observations"), np.float32(want))
 
 
-@here
+@on_every_backend
 def test_second_case_of_warpdrive_is_reproduced(backend):
     """WarpDrive's second case is reproduced.
 
@@ -86,7 +84,7 @@ def test_second_case_of_warpdrive_is_reproduced(backend):
     assert why(wrapper) == (1, 0, 1)
 
 
-@here
+@on_every_backend
 def test_kernel_case_of_warpdrive_is_reproduced(backend):
     """WarpDrive's kernel case with two restarting environments is reproduced.
 
@@ -115,7 +113,7 @@ def test_kernel_case_of_warpdrive_is_reproduced(backend):
     rewarded(wrapper, [10, 10, 10, 10, -2], env=1)
 
 
-@here
+@on_every_backend
 @pytest.mark.parametrize(("full", "first_sum", "last_sum"), [(True, 30.0, 33.33333), (False, 6.0, 10.83333)])
 def test_episode_of_warpdrive_is_reproduced(full, first_sum, last_sum, backend):
     """WarpDrive's episode gives its returns, last cells and observation sums."""
@@ -136,7 +134,7 @@ def test_episode_of_warpdrive_is_reproduced(full, first_sum, last_sum, backend):
 # ------------------------------------------------------------------ worked by hand
 
 
-@here
+@on_every_backend
 def test_agents_that_swap_cells_do_not_meet(backend):
     """A tagger and the runner can swap cells without a tag.
 
@@ -149,7 +147,7 @@ def test_agents_that_swap_cells_do_not_meet(backend):
     assert why(wrapper) == (0, 0, 0)
 
 
-@here
+@on_every_backend
 def test_every_wall_stops_and_costs(backend):
     """Each wall stops an agent and costs the penalty.
 
@@ -162,7 +160,7 @@ def test_every_wall_stops_and_costs(backend):
     rewarded(wrapper, [-0.11] * 4 + [-0.01] * 3 + [0.01])
 
 
-@here
+@on_every_backend
 def test_tag_in_the_last_step_is_no_truncation(backend):
     """A tag in the last step is no truncation.
 
@@ -176,7 +174,7 @@ def test_tag_in_the_last_step_is_no_truncation(backend):
     assert (why(wrapper, 0), why(wrapper, 1)) == ((1, 0, 1), (0, 1, 1))
 
 
-@here
+@on_every_backend
 @alone_and_shared
 def test_runner_sees_the_nearest_tagger_and_the_lowest_id_among_equals(blocks, backend):
     """The runner observes the nearest tagger, or the lowest id.
@@ -217,7 +215,7 @@ def test_python_contract_is_warpdrives():
 # ------------------------------------------------------------------ starts
 
 
-@here
+@on_every_backend
 def test_start_is_warpdrives(backend):
     """Starts are WarpDrive's: taggers in the middle, runner at the corner."""
     wrapper = grid_of(backend, 3, num_taggers=2, grid_length=7)
@@ -247,7 +245,7 @@ def test_pool_holds_taggers_off_the_rim_and_the_runner_at_the_corner():
     assert (TagGridWorldConfig(num_taggers=40, grid_length=5, reset_pool_size=200, seed=4).initial_states[0] != x).any()
 
 
-@here
+@on_every_backend
 def test_pool_rows_are_joint_and_uniform(backend):
     """Pool rows are drawn evenly, and both coordinates together."""
     n_envs, n_resets = (5, 2) if is_simulated(backend) else (1000, 4)
@@ -282,7 +280,7 @@ def one_row(cls, backend, **config) -> Result:
     return run_checks(subject, ["one-row"])[0]
 
 
-@here
+@on_every_backend
 def test_one_row_is_what_all_agents_see(backend):
     """The single row is each agent's row without its mark.
 

@@ -12,11 +12,8 @@ from envs import CartPole, TagContinuous, TagGridWorld
 from envs.tag_continuous import env as tag_continuous
 from tests.agreement import assert_same_bits, free_run, start
 from tests.envs.builders import crowd, read
-from tests.support import OTHER_BACKENDS, is_simulated, on_backends
+from tests.support import is_simulated, on_backends, on_every_other_backend
 from warpdrive_min.errors import ConfigError
-
-others = pytest.mark.parametrize("backend", OTHER_BACKENDS)
-
 
 SEARCHES = [(search, n, 2) for search in ("grid", "all_pairs", "auto") for n in (1, 10, 20)]
 SEARCHES += [(search, n, 1) for search in ("grid", "all_pairs") for n in (1, 10)]
@@ -70,7 +67,7 @@ ONE_PLACE = {"starting_directions": 0.0, "starting_location_x": 0.0, "starting_l
 """Start of all agents: one corner."""
 
 
-@others
+@on_every_other_backend
 @pytest.mark.parametrize(("n_agents", "n_observed"), [(12, 3), (3, 2)], ids=["ties", "too few"])
 def test_agents_in_one_place_see_what_the_reference_sees(n_agents, n_observed, backend):
     """Agents in one place have the reference's observations.
