@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -151,8 +152,10 @@ def require_same_weights(one: Trainer, other: Trainer, before: dict[str, torch.T
         torch.testing.assert_close(weight, taught[1][name], rtol=0, atol=within)
 
 
-def require_that_it_goes_on(whole: Trainer, first: Trainer, second: Trainer) -> None:
-    """Check that a resumed run equals an uninterrupted one."""
+def require_that_it_goes_on(make: Callable[..., Trainer], basedir: Path) -> None:
+    """Check that a resumed run equals an uninterrupted one, which is the first."""
+    folders = ("whole", {}), ("parts", {}), ("parts", {"seed": 99})
+    whole, first, second = (make(basedir=basedir / name, **given) for name, given in folders)
     whole.train(4)
     first.train(2)
     first.save_checkpoint()
