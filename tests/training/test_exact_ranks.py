@@ -5,7 +5,9 @@ They use Gloo, or NCCL on GPUs. Run as a program, it is one rank, as started by 
 
 from __future__ import annotations
 
+import functools
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -47,6 +49,8 @@ CONFIGS = {
     "tag_gridworld": {"num_taggers": 2, "grid_length": 3, "episode_length": 40},
 }
 TRAINERS = {"successes": {"neg_pos_env_ratio": 0.1}}
+LATE = ("layers", "several agents")
+"""Nightly: other runs share rows of such networks and agents, too."""
 
 
 def trained(name: str, backend: str, folder: Path, world: World) -> dict:
@@ -82,34 +86,40 @@ def trained(name: str, backend: str, folder: Path, world: World) -> dict:
     return found
 
 
-def main(folder: Path, backend: str) -> None:
-    """Train all runs as a rank; write its results to ``folder``."""
+def main(folder: Path, backend: str, *names: str) -> None:
+    """Train runs as a rank; write its results to ``folder``."""
     with process_group(backend) as world:
-        found = {name: trained(name, backend, folder, world) for name in RUNS}
+        found = {name: trained(name, backend, folder, world) for name in names}
     torch.save(found, folder / f"{world.rank}.pt")
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory) -> dict:
-    """Results of one process with all environments, on the CPU."""
+def alone(tmp_path_factory) -> Callable[[str], dict]:
+    """Return a function to a run's result in one process with all environments, on the CPU."""
     folder = tmp_path_factory.mktemp("alone")
-    return {name: trained(name, "host", folder, World()) for name in RUNS}
+    return functools.cache(lambda name: trained(name, "host", folder, World()))
 
 
 @pytest.mark.parametrize(
-    ("n_ranks", "backend"),
-    [by_night(2, "host"), (4, "host"), *(pytest.param(n, "pycuda", marks=pytest.mark.gpu) for n in (2, 4))],
+    ("n_ranks", "backend", "names"),
+    [
+        (4, "host", [name for name in RUNS if name not in LATE]),
+        by_night(4, "host", LATE),
+        by_night(2, "host", RUNS),
+        *(pytest.param(n, "pycuda", RUNS, marks=pytest.mark.gpu) for n in (2, 4)),
+    ],
 )
-def test_any_number_of_ranks_gives_the_same_bits(n_ranks, backend, alone, tmp_path):
+def test_any_number_of_ranks_gives_the_same_bits(n_ranks, backend, names, alone, tmp_path):
     """Two ranks (at night) and four have the bits of one rank.
 
     In each run some ranks have fewer rows of a sum than others, or none.
     """
     if backend == "pycuda" and torch.cuda.device_count() < n_ranks:
         pytest.skip(f"needs {n_ranks} GPUs")
-    launch(n_ranks, [str(tmp_path), backend], env_backend=backend, module=PROGRAM)
+    launch(n_ranks, [str(tmp_path), backend, *names], env_backend=backend, module=PROGRAM)
     ranks = [torch.load(tmp_path / f"{rank}.pt", weights_only=False) for rank in range(n_ranks)]
-    for name, want in alone.items():
+    for name in names:
+        want = alone(name)
         assert want["is_one_pass"] == (name in ("one pass", "minibatches"))
         assert (want["share"] < 1) == (name == "successes"), "some environments count"
         for found in (each[name] for each in ranks):
@@ -147,4 +157,4 @@ def test_environments_must_be_numbered_over_ranks(tmp_path, monkeypatch):
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    main(Path(sys.argv[1]), *sys.argv[2:])
