@@ -23,7 +23,7 @@ SIZES = [(4, 64, 64, 2), (21, 32, 64, 20), (21, 64, 64, 5), (40, 64, 64, 5), (6,
 A2C = Case((0, 32, 32), (5,), activation="relu", is_clipped=False, is_dealt=False, n_rows=12)
 SHARED = [
     A2C._replace(n_agents=5, has_one_row=True),
-    A2C._replace(sizes=(0, 32, 16), n_agents=100, has_one_row=True, is_dealt=True),
+    A2C._replace(sizes=(0, 32, 16), n_agents=100, n_rows=5, has_one_row=True, is_dealt=True),
     A2C._replace(sizes=(0, 64, 64), choices=(2,), n_agents=70, has_one_row=True),
 ]
 CASES = [
