@@ -95,7 +95,7 @@ def main(folder: Path, backend: str, *names: str) -> None:
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory) -> Callable[[str], dict]:
-    """Return a function to a run's result in one process with all environments, on the CPU."""
+    """Return a function that trains a run in one process, on the CPU."""
     folder = tmp_path_factory.mktemp("alone")
     return functools.cache(lambda name: trained(name, "host", folder, World()))
 
