@@ -22,6 +22,8 @@ BACKEND_STYLE: Final[Mapping[str, dict[str, str]]] = _LABELS["styles"]
 ENV_NAME: Final[Mapping[str, str]] = _LABELS["environments"]
 AXES: Final[Mapping[str, str]] = _LABELS["axes"]
 """Explanations of axes."""
+USUAL: Final[Mapping[str, object]] = _LABELS["usual"]
+"""Usual values of peers' options."""
 SPREADS: Final[Mapping[SpreadKind | None, tuple[str, str]]] = {
     "processes": ("interval ", "the 95 % interval over five or more processes"),
     "range": ("range ", "the range of two to four processes"),

@@ -209,6 +209,9 @@ def test_overview_has_our_three_columns_and_the_fastest_other():
     assert made.columns[0].name == "env steps/s on NVIDIA H200"
     (only,) = overview(ours).cells
     assert only[1:] == ["21.5 G", "88 G", "222 G"], "no column of others without a record"
+    of_another = {"started_at": "2020-01-01T00:00:00+00:00", "machine": {**ours[0].machine, "gpu": "another"}}
+    (only,) = overview([*ours, *(peer.model_copy(update=of_another) for peer in peers)]).cells
+    assert only[1:] == ["21.5 G", "88 G", "222 G"], "cards are not compared"
 
 
 def test_newest_names_the_newest_finished_set(sweeps, monkeypatch):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from ...core import machine
 from ...core.point import conditions, matches
 from ...core.record import Record
 from ..columns import Column, Table, signs
@@ -28,6 +29,7 @@ SIZES: Final = (
     ("cartpole", 1_000_000, 1),
     ("cartpole", 100_000, 1),
     ("mountain_car", 1_000_000, 1),
+    ("mountain_car", 100_000, 1),
     ("acrobot", 1_000_000, 1),
     ("pendulum", 1_000_000, 1),
     ("tag_gridworld", 2_000, 5),
@@ -80,7 +82,9 @@ class Line:
 
 
 def overview(records: Sequence[Record], backend: str = "pycuda") -> Table[Line]:
-    """Return the table of one machine's records, without empty rows and others."""
+    """Return the table of the newest record's kind of machine, without empty rows."""
+    newest = max((each.started_at, machine.kind(each.machine)) for each in records)[1]
+    records = [each for each in records if machine.kind(each.machine) == newest]
     own = latest(measured_alone(each for each in records if each.is_evidence))
 
     def first(*wanted: str) -> Record | None:
@@ -113,15 +117,13 @@ def overview(records: Sequence[Record], backend: str = "pycuda") -> Table[Line]:
         other = best("case=peer_solution", *SOLVING, f"caches={caches}")
         lines.append(Line(task=task, ours={}, other=other, other_column=ALL, is_time=True))
     lines = [line for line in lines if line.card]
-    cards = {line.card for line in lines}
+    cards = dict.fromkeys(line.card for line in lines)
     others: list[Column[Line]] = [Column("best other software", lambda line: line.software)]
-    gpus: list[Column[Line]] = [Column("GPU", lambda line: line.card)]
     return Table(
         columns=[
-            Column(" on ".join(["env steps/s", *(cards if len(cards) == 1 else ())]), lambda line: line.task),
+            Column(" on ".join(["env steps/s", *cards]), lambda line: line.task),
             *(Column(name, partial(Line.cell, column=name), is_right=True) for name in STEPPING),
             *(others if any(line.other for line in lines) else []),
-            *(gpus if len(cards) > 1 else []),
         ],
         rows=lines,
         caption="Medians of random actions in N copies of an environment (x N). In brackets: our rate divided by that "

@@ -9,7 +9,7 @@ from ...core.point import Figure
 from ...core.record import Record
 from ..charts import GREY, Axis, Chart, DataPoint, Panel, Series
 from ..columns import Column, Table, axis_column, interval_column, metric_column
-from ..labels import BACKEND_NAME, BACKEND_STYLE, SPREADS, device_label, environment, medians, plural, ratio_text
+from ..labels import BACKEND_NAME, BACKEND_STYLE, SPREADS, USUAL, device_label, environment, medians, plural, ratio_text
 from ..records import axes_except, by, derived, grouped, latest, point_order, rate_of
 
 LAPS: Final = "theirs: a Python loop on shared cores; of each lap the fastest time counts"
@@ -179,12 +179,14 @@ def peers(records: Sequence[Record]) -> Chart:
 
 
 def setting_label(record: Record) -> str:
-    """Return a peer's setting: options of its variant, else the variant's name."""
+    """Return a peer's setting: unusual options of its variant, else the variant's name."""
     words = []
     for name, value in (record.notes.get("options") or {}).items():
+        if USUAL.get(name) == value:
+            continue
         switch = name.removeprefix("is_").replace("_", " ")
         words.append(f"{name} {value}" if not isinstance(value, bool) else switch if value else f"not {switch}")
-    return " ".join(words) or str(record.point.get("variant", ""))
+    return ", ".join(words) or str(record.point.get("variant", ""))
 
 
 def another(record: Record) -> list[str]:
