@@ -78,6 +78,18 @@ class AgentArrays:
         """Observation rows per environment in a rollout."""
         return self.n_agents if self.own_columns is None else 1
 
+    def why_not_whole(self, wrapper: EnvWrapper) -> str:
+        """Return why a policy cannot read the observation array directly, or ""."""
+        data = wrapper.cuda_data_manager
+        if not data.is_data_on_device(Constants.OBSERVATIONS):
+            return f"environment {wrapper.name!r} has no array 'observations'"
+        whole = data.tensor(Constants.OBSERVATIONS)
+        if self.rows is not None or len(self.observations) > 1 or self.observations[0] is not whole:
+            return "it does not see all agents, or sees other arrays"
+        if whole.dtype != torch.float32 or whole.dim() != 3:
+            return f"observations are not float32 by environment and agent (got {whole.dtype} of {tuple(whole.shape)})"
+        return ""
+
     def names_of_features(self, name: str) -> list[str]:
         """Return the array name of each observation entry, from a base name."""
         names = part_names(name + self.suffix, [key for key in self.keys if key]).values()

@@ -42,7 +42,7 @@ class Choices:
             "is_debug": self.wrapper.debug,
             "is_eager": self.trainer.mode == "eager",
             "n_policies": len(self.groups),
-            "why_not_whole_array": why_not_whole_array(self.wrapper, self.groups[0].arrays),
+            "why_not_whole_array": self.groups[0].arrays.why_not_whole(self.wrapper),
         }
         return self.groups[0].facts(self.trainer, **{**given, **more})
 
@@ -186,16 +186,3 @@ class Choices:
     def captures_graphs(self) -> bool:
         """Return True if each half-iteration is a CUDA graph."""
         return self._choose("iteration", self._facts()).is_fast
-
-
-def why_not_whole_array(wrapper: EnvWrapper, arrays: AgentArrays) -> str:
-    """Return why a policy cannot read the observation array directly, or ""."""
-    data = wrapper.cuda_data_manager
-    if not data.is_data_on_device(Constants.OBSERVATIONS):
-        return f"environment {wrapper.name!r} has no array 'observations'"
-    whole = data.tensor(Constants.OBSERVATIONS)
-    if arrays.rows is not None or len(arrays.observations) > 1 or arrays.observations[0] is not whole:
-        return "it does not see all agents, or sees other arrays"
-    if whole.dtype != torch.float32 or whole.dim() != 3:
-        return f"observations are not float32 by environment and agent (got {whole.dtype} of {tuple(whole.shape)})"
-    return ""

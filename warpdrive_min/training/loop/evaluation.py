@@ -21,7 +21,6 @@ from warpdrive_min.sampler import CUDASampler
 from warpdrive_min.training.config import PolicyConfig
 from warpdrive_min.training.defaults import own_defaults
 from warpdrive_min.training.loop.arrays import PolicyMap, SharedLayout
-from warpdrive_min.training.loop.choices import why_not_whole_array
 from warpdrive_min.training.loop.metrics import check_return
 from warpdrive_min.training.loop.policies import PolicyGroup, action_samplers
 from warpdrive_min.training.models.parts import n_members_of
@@ -122,7 +121,7 @@ class EvaluationEnvs:
             backend=self.wrapper.env_backend,
             is_eager=not self._as_graph,
             n_policies=1 + len(others),
-            why_not_whole_array=why_not_whole_array(self.wrapper, group.arrays),
+            why_not_whole_array=group.arrays.why_not_whole(self.wrapper),
         )
         choice = group.choose("evaluation", facts)
         if not choice.is_fast or choice.path.build is None:
