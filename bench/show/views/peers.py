@@ -179,7 +179,7 @@ def peers(records: Sequence[Record]) -> Chart:
 
 
 def setting_label(record: Record) -> str:
-    """Return a peer's setting: unusual options of its variant, else the variant's name."""
+    """Return a peer's setting: unusual options, else its variant's name."""
     words = []
     for name, value in (record.notes.get("options") or {}).items():
         if USUAL.get(name) == value:
