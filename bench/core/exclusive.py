@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,9 +32,13 @@ SIBLINGS: Final = Siblings()
 def exclusive() -> Iterator[None]:
     """Pause sibling processes during a timed section.
 
+    Synchronises first: a paused process must leave no work on the GPU.
+
     Raises:
         CrowdedError: Memory was short, so that torch's allocator waited and released its cache.
     """
+    if (loaded := sys.modules.get("torch")) and loaded.cuda.is_initialized():
+        loaded.cuda.synchronize()
     SIBLINGS.n = SIBLINGS.ask_for_exclusive(True)
     try:
         yield

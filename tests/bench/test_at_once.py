@@ -167,6 +167,17 @@ def test_point_that_ran_out_of_memory_beside_others_is_no_evidence(monkeypatch):
         pass
 
 
+def test_paused_process_leaves_no_work_on_the_gpu(monkeypatch):
+    """A process waits for its own work before it asks for its turn."""
+    events = []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: events.append("synchronised"))
+    monkeypatch.setattr(SIBLINGS, "ask_for_exclusive", lambda wants_exclusive: events.append(wants_exclusive) or 0)
+    with exclusive():
+        pass
+    assert events == ["synchronised", True, False]
+
+
 def test_command_line_takes_points_at_once(monkeypatch, tmp_path):
     """`run --at-once` records the same points as without it."""
     monkeypatch.setattr(local, "is_on_gpu", lambda job: True)
