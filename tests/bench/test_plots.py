@@ -229,5 +229,16 @@ def test_training_run_has_a_learning_curve(tmp_path):
     assert bench("plot", *runs, "--out", tmp_path) == f"figure: {tmp_path}/one-training-run.png\n"
     (runs[0] / "metrics.jsonl").write_text(json.dumps(rows[0]))
     assert f"{runs[0]} must have the return of an ended episode" in bench("plot", runs[0], exits=1)
-    (runs[0] / "metrics.jsonl").write_text("{")
-    assert f"{runs[0] / 'metrics.jsonl'}: each line must be JSON" in bench("plot", runs[0], exits=1)
+
+
+@pytest.mark.parametrize(
+    "line", ["{", "3", "[1]", '{"env_steps": {}}', '{"a/mean_episodic_return": "x"}', "\N{DAGGER}"]
+)
+def test_line_of_metrics_must_have_numbers(line, tmp_path):
+    """`plot RUN` names the line."""
+    (tmp_path / "metrics.jsonl").write_text(
+        f'{{"env_steps": 1}}\n{line}\n', encoding="utf-16" if line > "~" else "utf-8"
+    )
+    got = bench("plot", tmp_path, exits=1)
+    assert "metrics.jsonl: line" in got
+    assert "must be a JSON object of numbers" in got

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 import pandas as pd
+from pydantic import TypeAdapter, ValidationError
 
 from ...core.errors import FileError, ShowError
 from ..charts import PART_COLORS, Chart, DataPoint, Panel, Series, chart
@@ -16,6 +16,9 @@ METRICS: Final = "metrics.jsonl"
 """File of a run with a line for each logged iteration."""
 RETURN: Final = "/mean_episodic_return"
 """Metric of a policy, after its name."""
+ROW: Final = TypeAdapter(dict[str, float | None])
+MOST_QUOTED: Final = 40
+"""Maximum bytes of a line in an error."""
 AXES: Final = {"env_steps": "environment steps", "seconds": "seconds of training"}
 
 
@@ -32,7 +35,7 @@ def training_run_chart(folders: Sequence[Path]) -> Chart:
 
     Raises:
         ShowError: No run has a mean return yet.
-        FileError: A run's metrics are no JSON.
+        FileError: A run's metrics are no lines of numbers.
     """
     metrics = {folder: _metrics(folder) for folder in folders}
     policies = dict.fromkeys(name for each in metrics.values() for name in each.columns if name.endswith(RETURN))
@@ -48,10 +51,16 @@ def training_run_chart(folders: Sequence[Path]) -> Chart:
 
 
 def _metrics(folder: Path) -> pd.DataFrame:
-    try:
-        return pd.DataFrame(json.loads(line) for line in (folder / METRICS).read_text().splitlines())
-    except ValueError as error:
-        raise FileError(f"{folder / METRICS}: each line must be JSON ({error}); resume the run to mend it") from error
+    rows = []
+    for number, line in enumerate((folder / METRICS).read_bytes().splitlines(), start=1):
+        try:
+            rows.append(ROW.validate_json(line))
+        except ValidationError as error:
+            rule, got = "must be a JSON object of numbers", line[:MOST_QUOTED].decode(errors="replace")
+            raise FileError(
+                f"{folder / METRICS}: line {number} {rule} (got {got!r}); resume the run to mend it"
+            ) from error
+    return pd.DataFrame(rows)
 
 
 def _series(metrics: dict[Path, pd.DataFrame], axis: str, name: str) -> list[Series]:
