@@ -13,6 +13,7 @@ from tests.environments.counter import Counter
 from tests.training.builders import A2C, CLASSIC, TAG, differences, everything, make_run, make_trainer, rows_of, weights
 from warpdrive_min import DataFeed
 from warpdrive_min.training.loop import checkpoint
+from warpdrive_min.training.trainer import Trainer
 
 ENVIRONMENTS = {
     "crowd": lambda: ENVS["tag_continuous"](**{**TAG, "neighbor_search": "grid"}),
@@ -84,6 +85,21 @@ def test_checkpoints_that_are_gone_back_behind_are_removed(tmp_path, monkeypatch
     folder = tmp_path / trainer.folder / "checkpoints"
     trainer.load_checkpoint(folder / "checkpoint_000000002")
     assert checkpoint.latest(folder).name == "checkpoint_000000002"
+
+
+def test_trainer_that_writes_no_files_removes_none(tmp_path, monkeypatch):
+    """With ``saves=False`` going back keeps later checkpoints, and makes no folder."""
+    monkeypatch.chdir(tmp_path)
+    first = make_run("A2C", basedir=tmp_path, model_params_save_freq=1, keep_last=9)
+    first.train(3)
+    first.graceful_close()
+    files = sorted(tmp_path.rglob("*"))
+    for folder in (first.folder, None):
+        reader = Trainer(first.wrapper, first.config, folder=folder, verbose=False, saves=False)
+        reader.load_checkpoint(first.folder / "checkpoints" / "checkpoint_000000001")
+        reader.train(1)
+        assert reader.iteration == 2
+        assert sorted(tmp_path.rglob("*")) == files
 
 
 def test_run_that_is_taken_from_another_folder_leaves_that_alone(tmp_path):

@@ -332,6 +332,8 @@ class Run:
     def load_checkpoint(self, path: str | Path | None = None, *, weights_only: bool = False) -> None:
         """Resume exactly from a checkpoint; synchronises.
 
+        Later checkpoints of this run's own folder are removed, unless the trainer has ``saves=False``.
+
         Args:
             path: Checkpoint, or a folder whose latest one counts; None: this run's own folder.
             weights_only: Load only the models, into any run.
@@ -350,6 +352,8 @@ class Run:
             return
         had_folder = self._files.holds_run
         self.load_state(saved, header, found)
+        if not self._saves:
+            return
         own_folder = self._files.checkpoints
         is_own = found.resolve().parent == own_folder.resolve()
         self._files.holds_run = had_folder or is_own

@@ -110,7 +110,7 @@ class Trainer(Run):
         self._start_environments()
         self._build()
         self.schedules.write(self.steps_per_iteration)  # for direct calls of `collect` and `update`
-        if self.world.size > 1:
+        if self.world.size > 1 and self._saves:
             self.folder  # noqa: B018  (all ranks must agree on it here)
         self._verbose = verbose and self.world.is_first
         self._start_clock()
