@@ -20,7 +20,7 @@ import torch
 from warpdrive_min.backends import availability, cache
 
 from ..core.case import Case
-from ..core.errors import NotComparable
+from ..core.errors import NotComparable, Skip
 from ..core.machine import card_hash, fingerprint
 from ..core.measure import ColdStart, MeasureError, Timed, Workload
 from ..core.point import Check, Facts, Measurement, Metric, Point, command_line, conditions
@@ -236,7 +236,12 @@ def _repeated(job: PeerJob, run: Run) -> Record:
     def play(point: Point, variation: str, folder: Path, variables: Mapping[str, str]) -> None:
         asked = replace(job, axes=point)
         with started(asked, run, variables) as peer:
-            ask(asked, peer, "repeat", adapter=job.peer.adapter, point=asked.given, folder=str(folder))
+            try:
+                ask(asked, peer, "repeat", adapter=job.peer.adapter, point=asked.given, folder=str(folder))
+            except WorkerError as error:
+                if error.kind == "Skip":
+                    raise Skip(str(error)) from error
+                raise
 
     record = repeats.record_of(_version(job), job, run.context, _reply(job, run), play)
     return record.model_copy(update={"command": _command(job, run)})

@@ -473,6 +473,8 @@ def test_peer_that_is_not_installed_is_skipped_with_the_line_that_installs_it(fa
     assert record.status == "skipped"
     assert "No module named 'purejaxrl'" in record.reason
     assert "luchris429/purejaxrl" in record.reason
+    (repeated,) = records_of(smoke("purejaxrl-determinism", "usual"))
+    assert (repeated.status, "luchris429/purejaxrl" in repeated.reason) == ("skipped", True)
     packages = {f"{name}/__init__.py": "" for name in ("warp_drive", "example_envs")}
     fakes("rl-warp-drive", {"torch/__init__.py": TORCH_FAKE, **packages})
     (record,) = records_of(smoke("rl-warp-drive", "numba"))
