@@ -203,6 +203,13 @@ def test_table_and_curves_of_whole_runs_tell_the_end():
     ], "a run to the end is not timed"
 
 
+def test_seeds_without_a_curve_are_not_charted():
+    """Records of older versions have none."""
+    records = [seed_record(seed, 9.0, 500.0) for seed in range(3)]
+    charted = learning_chart([records[0].model_copy(update={"curve": None}), *records[1:]]).panels
+    assert charted == learning_chart(records[1:]).panels
+
+
 def test_precisions_that_training_is_timed_in_have_curves():
     """Each precision timed on a GPU has learning runs."""
     points = [point for point in learn.learn_points("full") if point["backend"] == "pycuda"]

@@ -245,7 +245,8 @@ class LearningCurves:
 
     def panels(self, records: Sequence[Record]) -> list[Panel]:
         """Return the panels of all tasks."""
-        shown = [record for record in records if not (self.is_timed and continues_after_threshold(record.point))]
+        drawn = [record for record in records if record.curve]  # older records have none
+        shown = [record for record in drawn if not (self.is_timed and continues_after_threshold(record.point))]
         panels = []
         for (*task, population), found in grouped(shown, *TASK).items():
             if not population:  # its record has one curve, the median of the members
