@@ -58,6 +58,7 @@ def environment_run(subject: Subject) -> Run:
     )
 
 
+OUT_OF_MEMORY: Final = (MemoryError, torch.OutOfMemoryError)
 Copies = dict[str, Array]
 
 
@@ -131,9 +132,9 @@ class _Side:
         for name, tensor in tensors.items():
             given = tensor.detach()
             array = (given.float() if given.dtype == torch.bfloat16 else given).cpu().numpy()
-            key = hashlib.blake2b(
-                np.ascontiguousarray(array).tobytes() + f"{array.dtype}{array.shape}".encode()
-            ).digest()
+            digest = hashlib.blake2b(f"{array.dtype}{array.shape}".encode())
+            digest.update(np.ascontiguousarray(array))
+            key = digest.digest()
             if key not in self._copied:
                 self._copied[key] = array.copy()
             copies[name] = self._copied[key]
@@ -171,7 +172,7 @@ def first_fault(start: Callable[[], Run], change: Change, n: int, *, is_located:
         is_located: Compare after each launch, which names the kernel. Keeps one unit's arrays of both on the host.
 
     Raises:
-        Exception: Both runs raised it.
+        Exception: Both runs raised it, or one ran out of memory.
     """
     one, other = (_Side(start, each, is_located=is_located) for each in (change.first, change.second))
     for unit in range(n + 1):
@@ -180,9 +181,9 @@ def first_fault(start: Callable[[], Run], change: Change, n: int, *, is_located:
             side.play(copied)
         if fault := _difference(one, other, unit):
             return fault
-        if one.error and other.error:
-            raise one.error
-        if error := one.error or other.error:
+        if (error := one.error or other.error) and ((one.error and other.error) or isinstance(error, OUT_OF_MEMORY)):
+            raise error
+        if error:
             which = "first" if one.error else "second"
             values = f"only the {which} run failed: {type(error).__name__}: {error}"
             return Fault(_name(unit, one.run or other.run), "", "", (), values)

@@ -35,6 +35,8 @@ ITERATIONS = 3
 """Default iterations of a training."""
 SAMPLE = 1024
 """Environments by which the memory of more is estimated."""
+PEAK = 6
+"""Memory of a comparison, in sizes of one run's arrays: two runs, copies before and after a step, and work space."""
 ROUNDING_HINT = "a float sum whose order changes, such as atomicAdd of floats; or "
 
 
@@ -131,10 +133,10 @@ def _steps(
 
 
 def _require_room(subject: Subject) -> None:
-    """Raise DeviceMemoryError unless a CPU has room for both runs and a copy."""
+    """Raise DeviceMemoryError unless a CPU has room for both runs and their copies."""
     data = replace(subject, n_envs=SAMPLE).start_exact().cuda_data_manager
     n_bytes = sum(data.tensor(name).nbytes for name in data.array_names()) // SAMPLE * subject.n_envs
-    memory.require_room("debug --envs", 3 * n_bytes, data.device, "use fewer environments")
+    memory.require_room("debug --envs", PEAK * n_bytes, data.device, "use fewer environments")
 
 
 def _training(path: str, given: Mapping[str, Any], config: str, *, is_located: bool, is_fused: bool) -> Started:
