@@ -85,17 +85,21 @@ def plot(
         typer.Argument(help="Files, folders or patterns (with *) of records; or folders of runs of `train`."),
     ] = None,
     style: Annotated[Style, typer.Option(help="Fonts and sizes of the figures.")] = Style.paper,
-    out: Annotated[Path, typer.Option(help="Output folder of the figures.")] = RESULTS / "figures",
+    out: Annotated[
+        Path | None, typer.Option(help="Output folder; by default results/figures, or the folder of the first run.")
+    ] = None,
     formats: Annotated[list[Format] | None, typer.Option("--format", help="File format; may be repeated.")] = None,
 ) -> None:
     """Draw the figures of each machine from its records, or a learning curve.
 
     Measures nothing.
     """
-    require_writable(out, "--out")
     kinds = formats or [Format.png]
     with exiting(1, FileError, ShowError):
-        if folders := run_folders(records or ()):
+        folders = run_folders(records or ())
+        out = out or (folders[0] if folders else RESULTS / "figures")
+        require_writable(out, "--out")
+        if folders:
             paths = draw_charts([training_run_chart(folders)], out, style, kinds, folders[0].name)
         else:
             found = read_reporting(existing_files(records) if records else published_records())

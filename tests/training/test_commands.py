@@ -228,7 +228,7 @@ def test_train_takes_an_environment_by_path_or_class(target, tmp_path, monkeypat
     assert f"{target}: backend cpu, 8 environments, 10 iterations of 64 env steps" in result.output
     folder = Path("runs", "dim", "experiments", "r")
     assert f"run folder: {folder}" in result.output
-    assert f"  plot:     warpdrive-bench plot {folder} --out {folder}\n" in result.output
+    assert f"  plot:     warpdrive-bench plot {folder}\n" in result.output
     told = [
         line.split(":", 1)[1] for line in result.output.splitlines() if line.startswith("  ") and "plot:" not in line
     ]

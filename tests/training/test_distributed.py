@@ -495,7 +495,7 @@ def test_two_groups_of_torchrun_train_as_eight_ranks(tmp_path):
     outputs = [each.communicate()[0] for each in groups]
     assert [each.returncode for each in groups] == [0, 0]
     n_steps = int(re.search(r"iterations of ([\d,]+) env steps", "".join(outputs))[1].replace(",", ""))
-    assert f"finished after 2 of the run's 2,000 iterations, {2 * 8 * n_steps:,} env steps" in "".join(outputs)
+    assert f"finished after 2 of the run's 2,000 iterations, {2 * n_steps:,} env steps" in "".join(outputs)
     assert len(list(tmp_path.glob("*/*/*/metrics.jsonl"))) == 1
 
 

@@ -304,9 +304,11 @@ def _signals(*, once: bool) -> Iterator[list[int]]:
 def _say_start(trainer: Trainer, plan: Plan) -> None:
     settings, size = trainer.config.trainer, trainer.config.population.size
     of_each = f"{size:,} members of " if size is not None else ""
+    n_ranks = trainer.world.size
+    of_ranks = f"{n_ranks:,} ranks of " if n_ranks > 1 else ""
     say(
-        f"{plan.env_name}: backend {settings.env_backend}, {of_each}{settings.num_envs:,} environments, "
-        f"{trainer.n_iterations:,} iterations of {settings.train_batch_size:,} env steps, seed {trainer.seed}"
+        f"{plan.env_name}: backend {settings.env_backend}, {of_ranks}{of_each}{settings.num_envs:,} environments, "
+        f"{trainer.n_iterations:,} iterations of {n_ranks * settings.train_batch_size:,} env steps, seed {trainer.seed}"
     )
     if plan.checkpoint is not None:
         say(f"resuming from {plan.checkpoint}, after {trainer.iteration:,} iterations")
@@ -329,7 +331,7 @@ def _say_end(trainer: Trainer, plan: Plan, is_stopped: bool) -> None:
     env = plan.env_option.removeprefix(" -e")
     say(f"  evaluate: {PROGRAM} evaluate {folder}{plan.env_option}")
     say(f"  render:   {PROGRAM} render{env} --policy {folder} --out episode.html")
-    say(f"  plot:     warpdrive-bench plot {folder} --out {folder}")
+    say(f"  plot:     warpdrive-bench plot {folder}")
     more = "" if trainer.iteration < trainer.n_iterations else " --set trainer.num_episodes=MORE"
     say(f"  resume:   {plan.resume(trainer.folder)}{more}")
 

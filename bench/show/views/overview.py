@@ -109,7 +109,7 @@ def overview(records: Sequence[Record], backend: str = "pycuda") -> Table[Line]:
         task = f"{environment(env, n_agents)} x {n_envs:,}"
         lines.append(Line(task=task, ours=ours, other=other, other_column=column))
     trained = first("case=train", *TRAINING, "mode=graph", "exact=absent", "fused=absent")
-    task = "training with PPO, CartPole x 16,384"
+    task = "training with PPO in fp32, CartPole x 16,384"
     other = best("case=peer", "work=train", *TRAINING)
     lines.append(Line(task=task, ours={ALL: trained}, other=other, other_column=ALL))
     for caches in ("cold", "warm"):
