@@ -192,7 +192,10 @@ def test_memory_that_one_run_lacks_is_no_fault():
 
 
 def test_room_is_for_two_runs_and_their_copies(monkeypatch):
-    """Measured: 5.2 to 5.9 times the arrays of a run; without the check Linux kills the process."""
+    """Five times a run's arrays are too little.
+
+    Measured are 5.2 to 5.9 times; without the check Linux kills the process.
+    """
     monkeypatch.setattr(memory, "free_bytes", lambda device: 5 * 78 * 600_000)
     many = Subject(target="", cls=ENVS["cartpole"], backend="cpu", config={}, n_envs=600_000)
     with pytest.raises(DeviceMemoryError, match="debug --envs: the CPU has too little memory"):

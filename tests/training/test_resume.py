@@ -88,7 +88,7 @@ def test_checkpoints_that_are_gone_back_behind_are_removed(tmp_path, monkeypatch
 
 
 def test_trainer_that_writes_no_files_removes_none(tmp_path, monkeypatch):
-    """With ``saves=False`` going back keeps later checkpoints, and makes no folder."""
+    """Going back keeps later checkpoints, and makes no folder."""
     monkeypatch.chdir(tmp_path)
     first = make_run("A2C", basedir=tmp_path, model_params_save_freq=1, keep_last=9)
     first.train(3)

@@ -133,7 +133,7 @@ class _Side:
             given = tensor.detach()
             array = (given.float() if given.dtype == torch.bfloat16 else given).cpu().numpy()
             digest = hashlib.blake2b(f"{array.dtype}{array.shape}".encode())
-            digest.update(np.ascontiguousarray(array))
+            digest.update(np.ascontiguousarray(array).data)
             key = digest.digest()
             if key not in self._copied:
                 self._copied[key] = array.copy()
