@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import signal
 import sys
 import tempfile
@@ -164,11 +165,15 @@ def exclusive_once_ready(folder: Path, n_ranks: int) -> Iterator[None]:
         return True
 
     def answer() -> None:
-        if all_wrote(READY):
-            with exclusive():
-                Path(folder, READY).touch()
-                all_wrote(TIMED)
-            Path(folder, TIMED).touch()
+        try:
+            if all_wrote(READY):
+                with exclusive():
+                    Path(folder, READY).touch()
+                    all_wrote(TIMED)
+                Path(folder, TIMED).touch()
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)  # ends the ranks, which would wait for ever
+            raise
 
     thread = threading.Thread(target=answer)
     thread.start()
@@ -210,9 +215,16 @@ def own_turn(folder: Path, world: World) -> Iterator[None]:
 
 
 def wait_for_answer(folder: Path, step: str, rank: int) -> None:
-    """Say that a rank has reached a step, and wait for the answer."""
-    Path(folder, f"{step}-{rank}").touch()
+    """Say that a rank has reached a step, and wait for the answer.
+
+    Raises:
+        RuntimeError: There is no answer, as its thread has failed.
+    """
+    own = Path(folder, f"{step}-{rank}")
+    own.touch()
     while not Path(folder, step).exists():
+        if not own.exists():
+            raise RuntimeError(f"scaling: no turn to time (at {step}); the cause is above")
         time.sleep(POLL_S)
 
 

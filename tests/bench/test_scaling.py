@@ -106,6 +106,20 @@ def test_ranks_that_end_before_their_turn_pause_nobody(monkeypatch, tmp_path):
     assert events == []
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_rank_does_not_wait_for_a_turn_that_never_comes(monkeypatch, tmp_path):
+    """If siblings cannot be paused, the ranks fail."""
+    monkeypatch.setattr(SIBLINGS, "ask_for_exclusive", lambda wants: 1 / 0)
+    folder = tmp_path / "ranks"
+    folder.mkdir()
+    with (
+        pytest.raises(RuntimeError, match="no turn to time"),
+        scaling.exclusive_once_ready(folder, 1),
+        scaling.own_turn(folder, World()),
+    ):
+        pass
+
+
 def test_time_of_a_cpu_has_no_device_time():
     """On a CPU a rank has only its wall time."""
     watch = FakeWatch(cycle([7_000]))
