@@ -23,8 +23,16 @@ AXES: Final = {"env_steps": "environment steps", "seconds": "seconds of training
 
 
 def run_folders(names: Sequence[str]) -> list[Path]:
-    """Return the folders of training runs among names."""
-    return [Path(name) for name in names if (Path(name) / METRICS).is_file()]
+    """Return the folders of training runs; none if names are of records.
+
+    Raises:
+        FileError: Only some names are folders of training runs.
+    """
+    folders = [Path(name).absolute() for name in names if (Path(name) / METRICS).is_file()]
+    others = [name for name in names if not (Path(name) / METRICS).is_file()]
+    if folders and others:
+        raise FileError(f"plot: {others[0]} must be a run's folder with {METRICS}, as others are; plot it separately")
+    return folders
 
 
 def training_run_chart(folders: Sequence[Path]) -> Chart:
