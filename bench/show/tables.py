@@ -184,22 +184,25 @@ def headline(records: Sequence[Record]) -> Table[Record]:
     fastest = best_on_cpu(record for record in every if record.case in ("env_step", "peer"))
     runs = derived(oldest_first(alone)[::-1], point=axes_except, size=size, work=work_of, rate=_agent_steps)
 
-    def over_backend(name: str) -> Column[Record]:
+    def over_backend(name: str) -> list[Column[Record]]:
         labels = {backend_label(record) for record in steps if record.point["backend"] == name}
+        if not labels:
+            return []
         is_base = runs["record"].map(lambda record: record.point["backend"] == name)
         bases = runs[is_base].drop_duplicates("size", keep="last").set_index("size")["rate"]
         ratios = runs["rate"] / runs["size"].map(bases[bases > 0])
         newest = ratios.dropna().groupby(runs["point"], sort=False).first().to_dict()
-        return value_column(
-            f"times {' and '.join(sorted(labels))}", lambda record: newest.get(axes_except(record)), ratio_text
-        )
+        if not any(axes_except(record) in newest for record in best.values()):
+            return []
+        header = f"times {' and '.join(sorted(labels))}"
+        return [value_column(header, lambda record: newest.get(axes_except(record)), ratio_text)]
 
     def over_cpu() -> list[Column[Record]]:
         if fastest:
             newest = runs[runs["work"].isin(fastest.keys())].drop_duplicates("point").set_index("point")["record"]
             sides = {point: (record, fastest[work_of(record)]) for point, record in newest.items()}
             return best_cpu_columns("times the best CPU code", lambda record: sides.get(axes_except(record)))
-        return [over_backend(name) for name in ON_CPU if any(r.point["backend"] == name for r in steps)]
+        return [column for name in ON_CPU for column in over_backend(name)]
 
     return Table(
         caption="Point with the most agent steps per second of each environment. Ratios are within one run.",

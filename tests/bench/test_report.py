@@ -110,6 +110,8 @@ def test_headline_compares_within_the_newest_run_that_has_both() -> None:
     assert best is alone
     (over,) = (column for column in made.columns if column.name == "times reference (NumPy, 1 thread)")
     assert over.text(best) == "4"
+    larger = record(32e6, point=point("pycuda", 1_000))
+    assert not any(column.name.startswith("times") for column in headline([both[0], larger]).columns), "of another size"
 
 
 def test_report_is_the_same_for_the_same_records() -> None:

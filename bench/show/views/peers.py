@@ -57,7 +57,7 @@ def peers_table(records: Sequence[Record]) -> Table[Record]:
         rows=sorted(records, key=point_order(axes_of_rows)),
         columns=[
             *(*axes("env"), Column("work", work), *axes("n_agents", "n_envs", "peer"), *ways),
-            Column("version", lambda record: record.notes["version"] or "unnamed"),
+            Column("version", lambda record: record.notes.get("version") or "unnamed"),
             Column("device", lambda record: device_label(record.threads)),
             Column("unit that counts as a step", lambda record: record.notes["counts"]),
             metric_column("env_steps_per_s", "peer, env steps/s"),
