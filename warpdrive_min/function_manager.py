@@ -69,7 +69,7 @@ FILLING_BLOCKS_OF_A_POLICY: Final = 384
 A multiprocessor has registers for three such blocks.
 """
 FEW_ENVS_OF_A_POLICY: Final = 16 * MULTIPROCESSORS
-"""Most one-agent environments with a policy of which a warp takes 16, not 32."""
+"""Up to this number of one-agent environments with a policy, a warp takes 16, else 32."""
 SPREAD_THREADS: Final = 256
 """Threads of a block that shares its environment.
 

@@ -155,7 +155,7 @@ class Data:
         return [part.view(shape) for part, shape in zip(parts, self.shapes, strict=True)]
 
     def value_layers(self, layers: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Return those of the value, which may share the policy's."""
+        """Return the value's layers; its hidden layers may be the policy's."""
         return layers[:4] + layers[6:] if self.case.is_shared else layers[6:]
 
     def rows(self, member: int = 0) -> Any:

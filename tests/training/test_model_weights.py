@@ -171,7 +171,7 @@ CONTENTS = {
     "number as a name": lambda path: {1: torch.ones(1)},
     "brackets": lambda path: b"[" * 200_000,
 }
-"""What a file of weights must not hold: an object, saved by torch and pickle, or bytes."""
+"""Contents that a file of weights must not have: an object, saved by torch and pickle, or bytes."""
 
 
 @pytest.mark.parametrize("name", CONTENTS)

@@ -78,7 +78,7 @@ struct WD_ALIGN(16) wd_policy_of {
   }
 };
 
-using wd_policy = wd_policy_of<THREADS / 32, wd_min(32, ENVS_PER_BLOCK), WD_SHARED_BYTES>;                         // a thread acts for its environment
+using wd_policy = wd_policy_of<THREADS / 32, wd_min(32, ENVS_PER_BLOCK), WD_SHARED_BYTES>;   // a thread acts for its environment
 using wd_policy_of_block = wd_policy_of<WD_ACTING_WARPS, WD_WARP_ROWS, WD_SHARED_BYTES * 5 / 8>;  // for all of a block
 
 // Draws the actions of this block's agents from their observations, (n_envs, N_AGENTS, N_SEEN), and counts impossible rows.

@@ -318,8 +318,8 @@ class Trainer(Run):
         self._evaluator = evaluation.Evaluator(wrapper, self.policy_map, self.layout, as_graph=as_graph)
         with ahead.compiled(device, self._rehearse):
             self.fused_rollout: Launch | str = chosen.bind_fused_rollout(recorder, self.sampler, greedy=greedy)
+            """Launch of a whole rollout, or the reason against it."""
             self._prepare_launches()
-        """Launch of a whole rollout, or the reason against it."""
         self._prepare_evaluation()
         if not callable(self.fused_rollout):
             log.info("rollouts are played step by step: %s", self.fused_rollout)

@@ -118,7 +118,6 @@ class EvaluationEnvs:
         """Greedy episodes in one launch, with its arguments; None: step by step."""
         (name, group), *others = self.groups.items()
         facts = group.facts(
-            backend=self.wrapper.env_backend,
             is_eager=not self._as_graph,
             n_policies=1 + len(others),
             why_not_whole_array=group.arrays.why_not_whole(self.wrapper),
