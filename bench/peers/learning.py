@@ -33,8 +33,7 @@ def peer_point(job: PeerJob) -> Point:
     """Return the peer process's point, with our logging and evaluation sizes."""
     config = _ours(job)
     row_steps = config.trainer.train_batch_size * config.saving.metrics_log_freq
-    window_rows = math.ceil(config.trainer.num_envs * config.env["episode_length"] / row_steps)
-    return {**job.given, "row_steps": row_steps, "window_rows": window_rows, "n_episodes": EVALUATED}
+    return {**job.given, "row_steps": row_steps, "n_episodes": EVALUATED}
 
 
 def peer_facts(job: PeerJob, reply: Mapping[str, Any]) -> Facts:

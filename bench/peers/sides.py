@@ -378,13 +378,14 @@ class PeerSolver:
         return {"import_s": import_s, "theirs_s": seconds - import_s}
 
     def check(self) -> Check:
-        """Check the runs since the last check, by the peer's own returns."""
+        """Check the runs since the last check, by the peer's greedy episodes."""
         found, self._unchecked = self._unchecked, []
         for each in found:
             if each.before is not None and not each.before.passed:
                 return each.before
-        missed = sum("env_steps_to_threshold" not in each.metrics for each in found)
-        detail = f"{missed} of {len(found)} runs missed a mean return of {self._job.axes['threshold']:g}"
+        threshold = self._job.axes["threshold"]
+        missed = sum(each.metrics["return_after"].value < threshold for each in found)
+        detail = f"{missed} of {len(found)} runs missed a mean return of {threshold:g} in greedy episodes"
         return Check(passed=missed == 0, max_error=float(missed), oracle=learning.OWN_ACCOUNT, detail=detail)
 
     def _solve(self, seed: int, caches: Mapping[str, str]) -> tuple[float, Message]:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 from .. import gymnasium as environments
 from ..gymnasium import IDS
@@ -116,14 +117,14 @@ class Learner:
                 ended.clear()
                 return found
 
-        gymnasium.wrappers.RecordEpisodeStatistics = Recorded  # type: ignore[misc]
-        gymnasium.vector.SyncVectorEnv = Counted  # type: ignore[misc]
         began = time.perf_counter()
+        options = {**self._point["options"], "total-timesteps": self._point["total_steps"], "seed": self._point["seed"]}
         try:
-            found = _run(
-                self._point,
-                {**self._point["options"], "total-timesteps": self._point["total_steps"], "seed": self._point["seed"]},
-            )
+            with (
+                patch.object(gymnasium.wrappers, "RecordEpisodeStatistics", Recorded),
+                patch.object(gymnasium.vector, "SyncVectorEnv", Counted),
+            ):
+                found = _run(self._point, options)
         except Solved as error:
             frames = traceback.walk_tb(error.__traceback__)
             found = next(each.f_globals for each, _ in frames if "agent" in each.f_globals)
@@ -159,7 +160,7 @@ class Learner:
 
 
 def solve(point: Point) -> Learner:
-    """Train until our mean return over the latest rows reaches the threshold. Waits."""
+    """Train until the latest episodes reach the threshold. Waits."""
     learner = Learner(point)
     learner.train()
     return learner

@@ -1,4 +1,4 @@
-"""Episode returns of a training run that stops at our mean return."""
+"""Episode returns of a training run that stops at a mean return."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ from typing import Any
 
 from ..work import Point
 
+N_EPISODES = 100
+"""Latest episodes of a mean return, as in Gymnasium's definition of solved."""
+
 
 class Returns:
     """Returns of ended episodes, with the number of env steps at their end.
 
     Args:
-        point: With ``row_steps``, the env steps of a row, ``window_rows`` of a mean return, and ``threshold``.
+        point: With ``row_steps``, the env steps of a row, and ``threshold``.
     """
 
     def __init__(self, point: Point) -> None:
@@ -21,14 +24,11 @@ class Returns:
         """Env steps so far."""
 
     def add(self, env_steps: int, returns: list[float]) -> bool:
-        """Add a step's episodes; return True at a row's end above the threshold."""
-        point, self.env_steps = self._point, env_steps
+        """Add a step's episodes; return True if the mean return is at the threshold."""
+        self.env_steps = env_steps
         self._ended += [(env_steps, each) for each in returns]
-        window = point["window_rows"] * point["row_steps"]
-        if env_steps % point["row_steps"] >= point["n_envs"] or env_steps < window:
-            return False
-        latest = [each for ended, each in self._ended if ended > env_steps - window]
-        return bool(latest) and sum(latest) >= point["threshold"] * len(latest)
+        latest = [each for _, each in self._ended[-N_EPISODES:]]
+        return len(latest) == N_EPISODES and sum(latest) >= self._point["threshold"] * N_EPISODES
 
     def report(self) -> dict[str, Any]:
         """Return the env steps, and rows of steps, ended episodes and their mean return."""

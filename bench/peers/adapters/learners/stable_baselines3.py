@@ -21,7 +21,7 @@ def device() -> str:
 
 
 def solve(point: Point) -> Learner:
-    """Train until our mean return over the latest rows reaches the threshold. Waits."""
+    """Train until the latest episodes reach the threshold. Waits."""
     learner = Learner(point)
     learner.train()
     return learner
