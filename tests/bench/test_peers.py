@@ -1135,7 +1135,10 @@ def test_every_point_of_a_peer_is_the_same_work_of_ours(name):
 
 @pytest.mark.parametrize(("returned", "steps"), [(10.0, 64), (40.0, 40)])
 def test_stable_baselines3_stops_at_the_mean_of_its_latest_episodes(monkeypatch, returned, steps):
-    """It stops when the latest 8 episodes reach the threshold: the first four have no return, so six others must."""
+    """It stops when the latest 8 episodes reach the threshold.
+
+    The first four have no return, so six others must.
+    """
     from bench.peers.adapters.learners import stable_baselines3 as adapter
 
     class PPO:
