@@ -67,8 +67,9 @@ WD_FN void wd_cut(const float x, unsigned& high, unsigned& low) {
   low = wd_bits(x - wd_float(high));
 }
 
-WD_FN float wd_activated(const float x) {
-  if (!IS_TANH) return x < 0.f ? 0.f : x;
+WD_FN float wd_curve(const float x) {  // tanh x
   if (TF32) return wd_rough_tanh(x);
-  return fmaf(-2.f, wd_reciprocal(1.f + wd_power_of_two(2.88539008f * x)), 1.f);  // tanh x within 2e-7, by e^(2 x)
+  return fmaf(-2.f, wd_reciprocal(1.f + wd_power_of_two(2.88539008f * x)), 1.f);  // within 2e-7, by e^(2 x)
 }
+
+WD_FN float wd_activated(const float x) { return IS_TANH ? wd_curve(x) : x < 0.f ? 0.f : x; }

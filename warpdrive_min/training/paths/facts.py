@@ -64,6 +64,8 @@ class Facts:
 
     network: Layers | str = "the network's layers are unknown"
     """Layers of the acting network, or the reason they are unknown."""
+    gated: Layers | str = "the network has no gated units"
+    """Layers of a network with gated units, which are the last of them, or the reason they are unknown."""
     is_box: bool = False
     """True if actions are continuous."""
     is_masked: bool = False

@@ -129,14 +129,18 @@ def constants(
     sizes: Sizes, space: ActionSpace, rule: LossRule, *, n_agents: int, is_masked: bool, **given: bool
 ) -> dict[str, Constant]:
     """Return the constants of `learn.cuh`."""
+    of_loss = constants_of_loss(space, rule, is_masked=is_masked)
+    return {**sizes.constants(learns=True, **given), **of_loss, "N_AGENTS": n_agents}
+
+
+def constants_of_loss(space: ActionSpace, rule: LossRule, *, is_masked: bool) -> dict[str, Constant]:
+    """Return the constants of `loss.cuh`."""
     return {
-        **sizes.constants(learns=True, **given),
         "SIZES": list(space.categories),
         "MASKED": is_masked,
         "IS_CLIPPED": rule.is_clipped,
         "VALUE_CLIPPED": rule.value_clip is not None,
         "VALUE_CLIP": float(rule.value_clip or 0),
-        "N_AGENTS": n_agents,
     }
 
 
@@ -180,7 +184,7 @@ class Evaluation:
         if compiled_ahead(program.load):
             return
         n_rows = seen.shape[:-1].numel()
-        n_blocks = min(-(-n_rows // (ROWS * WARPS)), BLOCKS_PER_PROCESSOR * _processors(seen.device))
+        n_blocks = min(-(-n_rows // (ROWS * WARPS)), BLOCKS_PER_PROCESSOR * processors(seen.device))
         program.launch("evaluate", (n_blocks, 1, 1), **self._layers, x=seen.contiguous(), out=out, n_rows=n_rows)
 
 
@@ -226,7 +230,7 @@ class Learning:
         )
         self._advantages = rollout["advantages"]
         self._is_apart = not is_shared and self._n_rows <= ROWS_APART and self._advantages is not None
-        at_once = _processors(device) // (1 + self._is_apart)
+        at_once = processors(device) // (1 + self._is_apart)
         self._n_blocks = min(-(-self._n_rows // LEAST_ROWS), -(-at_once // self._n_members))
         """Blocks of a network, each with its own sums."""
         self._partial = torch.zeros(
@@ -277,5 +281,6 @@ class Learning:
         )
 
 
-def _processors(device: torch.device) -> int:
+def processors(device: torch.device) -> int:
+    """Return the number of a GPU's multiprocessors."""
     return torch.cuda.get_device_properties(device).multi_processor_count
