@@ -9,8 +9,11 @@ import pytest
 import torch
 
 from tests.support import BACKENDS, by_night, needs_cuda_compiler
+from tests.training.builders import CLASSIC, PPO, make_run
 from tests.training.gated_cases import Case, Data
 from tests.training.learning_cases import CLIP, ENTROPY_WEIGHT, VALUE_WEIGHT, WITHIN
+from tests.training.test_fused_training import trained
+from tests.training.test_recurrent import replay_agrees
 from warpdrive_min.backends import cuda_c
 from warpdrive_min.function_manager import KERNELS
 from warpdrive_min.training import config
@@ -86,7 +89,10 @@ def test_warps_of_fibres_pass_sequences_forward(has_rows, of_value):
     constants = sizes.constants(learns=False, is_tanh=True, is_tf32=False, n_agents=2)
     kernel = BACKENDS["host"].compile(Path(__file__).with_name("gated_evaluate.cu"), constants)["evaluate"]
     n = (case.n_sequences if has_rows else case.n_envs) * 2
-    states, outputs = torch.zeros(n // 2, case.length, 2, 22), torch.zeros(*data.rollout["returns"].shape, len(layers[-1]))
+    states, outputs = (
+        torch.zeros(n // 2, case.length, 2, 22),
+        torch.zeros(*data.rollout["returns"].shape, len(layers[-1])),
+    )
     if not has_rows:  # a step of the first part's environments
         data.sequences, data.rows = torch.arange(20), torch.arange(20, dtype=torch.int32)
         data.rollout["begins"].zero_()
@@ -160,7 +166,7 @@ def test_a_gpu_passes_sequences_forward(of_value, precision):
     """States and outputs of sequences equal float64's."""
     data = Data(Case((4, 64, 64), n_envs=5_000, n_sequences=9_000, length=7, is_shared=False))
     layers, offset = (data.network().value, 64) if of_value else (data.network().policy, 0)
-    evaluation = gated.Evaluation(BACKENDS["pycuda"], layers, is_tanh=True, offset=offset)
+    evaluation = gated.Evaluation(BACKENDS["pycuda"], data.network(), of_value=of_value)
     outputs = torch.zeros(*data.rollout["returns"].shape, len(layers[-1]), device=data.device)
     states = torch.zeros(9_000, 7, 1, 128, device=data.device)
     rollout = data.rollout
@@ -172,6 +178,55 @@ def test_a_gpu_passes_sequences_forward(of_value, precision):
     torch.testing.assert_close(states[..., offset : offset + 64].double(), want_states, **near)
     got = outputs.flatten(0, 1)[data.rows.long()].unflatten(0, (-1, 7))
     torch.testing.assert_close(got.double(), want, **near)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("backend", ["pycuda", "numba"])
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("PPO", {"fc_dims": [8], "hidden_size": 6, "sequence_length": 3}),
+        ("A2C", {"fc_dims": [64], "hidden_size": 64, "shared": False}),
+        ("two policies", {"fc_dims": [16], "hidden_size": 12}),
+    ],
+)
+def test_training_by_kernels_is_that_of_torch(name, model, backend, tmp_path):
+    """Two iterations by kernels give torch's weights."""
+    given = {"type": "gru", **model}
+    want = trained(name, backend, tmp_path / "torch", "graph", fused=False, **given)
+    got = trained(name, backend, tmp_path / "kernels", "graph", **given)
+    assert max(float((got[key] - want[key]).abs().max()) for key in want) < 1e-4
+    assert any(not torch.equal(got[key], want[key]) for key in want), "both went the same way"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_run_takes_the_kernels_and_truncates(shared, tmp_path):
+    """A run acts and learns by the kernels; a replay has the values of the steps.
+
+    Truncated episodes' values are those of torch, too.
+    """
+    model = {"type": "gru", "fc_dims": [16], "hidden_size": 12, "sequence_length": 8, "shared": shared}
+    run = "cartpole", CLASSIC, {"shared": {**PPO, "model": model}}
+    trainer = make_run(run, "pycuda", n_steps=24, basedir=tmp_path)
+    trainer.train(2)
+    trainer.collect()
+    (group,) = trainer.groups.values()
+    assert group.choices["acting"].path.name == "kernel of gated units, in CUDA C"
+    assert group.choices["learning"].path.name == "one pass over sequences, in CUDA C"
+    algorithm, buffer = group.algorithm, group.buffer
+    algorithm.compute_returns(buffer)
+    values, last = algorithm.values.clone(), algorithm._truncated_values.clone()
+    algorithm._evaluation = None
+    algorithm.compute_returns(buffer)
+    torch.testing.assert_close(values, algorithm.values, rtol=1e-4, atol=1e-5)
+    n_cuts = buffer.truncated.sum(0)
+    assert n_cuts.any(), "an episode must be cut"
+    for cut in range(len(last)):
+        torch.testing.assert_close(
+            last[cut][n_cuts > cut], algorithm._truncated_values[cut][n_cuts > cut], rtol=1e-4, atol=1e-5
+        )
+    replay_agrees(group)
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,11 @@ ON_GPU = Facts(device="cuda", backend="pycuda", network=NARROW, has_graphs=True,
 LARGE = Layers(401, (32, 16), 6, is_shared=True)
 TRITON = {"is_exact": True}, {"device": "cpu"}
 FUSED = {"fused": False}, *TRITON
+GRU = Facts(device="cuda", backend="pycuda", gated=NARROW)
+GATED = (
+    *({"is_population": True}, {"is_exact": True}, {"device": "cpu"}, {"precision": "bf16"}, {"own_columns": 3}),
+    *({"is_box": True}, {"gated": "it has no gated units"}, {"gated": WIDE}),
+)
 LAYERS = {"network": "the network's layers are unknown"}
 NEEDS = {
     ("network", 0): (ON_GPU, [*FUSED, LAYERS, {"network": WIDE}]),
@@ -45,6 +50,7 @@ NEEDS = {
         Facts(network=WIDE),
         [{"device": "cuda"}, {"precision": "bf16"}, {"is_exact": True}, {"is_population": True}, LAYERS],
     ),
+    ("acting", 2): (GRU, [*GATED]),
     ("evaluation", 0): (
         ON_GPU,
         [
@@ -97,8 +103,9 @@ NEEDS = {
             {"n_other_parameters": 2},
         ],
     ),
-    ("learning", 4): (ON_GPU, [*FUSED, {"is_population": True}]),
-    ("learning", 5): (Facts(is_exact=True), [{"is_exact": False}]),
+    ("learning", 4): (GRU, [{"has_critic": True}, *GATED]),
+    ("learning", 5): (ON_GPU, [*FUSED, {"is_population": True}]),
+    ("learning", 6): (Facts(is_exact=True), [{"is_exact": False}]),
     ("minibatch rows", 0): (ON_GPU, [*FUSED]),
     ("Adam", 0): (ON_GPU, [*TRITON]),
     ("Adam", 1): (Facts(), [{"is_exact": True}, {"device": "cuda"}, {"is_population": True}]),

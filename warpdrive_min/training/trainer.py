@@ -338,7 +338,7 @@ class Trainer(Run):
         """
         with precision(self.config.trainer.precision, self.wrapper.cuda_data_manager.device):
             for group in self.groups.values():
-                if group.exact is None and group.memory is None and group.buffer is not None:
+                if group.exact is None and group.buffer is not None:
                     if (rehearse := getattr(group.algorithm, "rehearse", None)) is not None:
                         rehearse(group.buffer)
                     group.rehearse()

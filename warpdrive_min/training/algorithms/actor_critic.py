@@ -161,24 +161,28 @@ class ActorCriticAlgorithm:
         self._normalises_otherwise = config.normalize_advantage
         if build is None:
             return None
-        arrays: dict[str, Tensor | None] = {
-            "observations": buffer.observations,
-            "actions": buffer.actions,
-            "log_probs": buffer.log_probs,
-            "returns": self.returns,
-            "old_values": self.values,
-            "masks": buffer.masks,
-            "advantages": self.advantages if comes_first else None,
-        }
+        arrays = self._arrays(buffer) | {"advantages": self.advantages if comes_first else None}
         self._values_of_rows = None if comes_first else self.values[:-1]
         """Values of the rollout's rows, filled by the learning pass."""
         n_rows = self._n_rows // self.n_minibatches // math.prod(self.shape)
         parameters, gradient = self.optimiser.vector.detach(), self.optimiser.gradient
         learned = Learned(parameters, gradient, self._space, arrays, self._rule, n_rows)
         at_once = self._rows_at_once(n_rows)
-        found = build(Update(self.model, learned, at_once, config.normalize_advantage, facts, self._exact))
+        normalises = config.normalize_advantage
+        found = build(Update(self.model, learned, at_once, normalises, facts, self._exact, self._n_together))
         self._normalises_otherwise = config.normalize_advantage and not (found.normalises and is_plain)
         return found
+
+    def _arrays(self, buffer: RolloutBuffer) -> dict[str, Tensor | None]:
+        """Return the arrays of a rollout that kernels learn from."""
+        return {
+            "observations": buffer.observations,
+            "actions": buffer.actions,
+            "log_probs": buffer.log_probs,
+            "returns": self.returns,
+            "old_values": self.values,
+            "masks": buffer.masks,
+        }
 
     # -------------------------------------------------------------- overridable settings
 

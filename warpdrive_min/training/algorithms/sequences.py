@@ -8,6 +8,9 @@ Source: Kapturowski et al. 2019, "Recurrent experience replay in distributed rei
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 
 from warpdrive_min.backends.base import Backend
@@ -18,6 +21,9 @@ from warpdrive_min.training.loop.policies import PolicyGroup
 from warpdrive_min.training.loop.rollout import RolloutBuffer
 from warpdrive_min.training.models.gru import sequence_steps
 from warpdrive_min.training.models.parts import Recurrent
+from warpdrive_min.training.paths.facts import Facts
+from warpdrive_min.training.paths.fused.loss import Learning
+from warpdrive_min.training.paths.table import Update
 
 Tensor = torch.Tensor
 
@@ -36,7 +42,7 @@ class _OfSequences(ActorCriticAlgorithm):
         assert buffer is not None, "a policy that learns has a buffer"
         self._who = f"policy.{group.name}"
         super().__init__(group, trainer, backend, seed)
-        n_steps, n_envs, n_agents = buffer.rewards.shape
+        n_steps, n_envs, _ = buffer.rewards.shape
         length, device = self._n_together, buffer.rewards.device
         n_parts = n_steps // length
         n_sequences = n_parts * n_envs
@@ -44,16 +50,30 @@ class _OfSequences(ActorCriticAlgorithm):
         is_even = n_sequences % self.n_minibatches == 0
         below, _ = divisors_around(n_sequences, self.n_minibatches)
         require(is_even, f"{self._who}.n_minibatches", rule, self.n_minibatches, f"take {below}, or shorter sequences")
-        self._values_come_first = True  # a time limit's value needs the state after all earlier steps
-        buffer.states = torch.zeros(
-            n_parts + 1, n_envs, n_agents, self.model.state_size, device=device, dtype=torch.float32
-        )
         rows = torch.arange(n_steps * n_envs, dtype=torch.int32, device=device)
         self._rows = rows.view(n_parts, length, n_envs).transpose(1, 2).reshape(n_sequences, length)
         """Row (step, environment) of the rollout, by sequence and step.
         Sequences are ordered by part, then by environment."""
-        self._begins = torch.zeros(n_steps, n_envs, dtype=torch.int32, device=device)
+
+    def _in_one_pass(
+        self, buffer: RolloutBuffer, facts: Facts, build: Callable[[Update], Learning] | None
+    ) -> Learning | None:
+        n_steps, n_envs, n_agents = buffer.rewards.shape
+        empty: dict[str, Any] = {"device": buffer.rewards.device}
+        n_parts, self._values_come_first = n_steps // self._n_together, True
+        # a time limit's value needs the state after all earlier steps
+        buffer.states = torch.zeros(n_parts + 1, n_envs, n_agents, self.model.state_size, dtype=torch.float32, **empty)
+        self._begins = torch.zeros(n_steps, n_envs, dtype=torch.int32, **empty)
         """1 if an episode begins with the step."""
+        return super()._in_one_pass(buffer, facts, build)
+
+    def _arrays(self, buffer: RolloutBuffer) -> dict[str, Tensor | None]:
+        return super()._arrays(buffer) | {"states": buffer.states, "begins": self._begins}
+
+    def rehearse(self, buffer: RolloutBuffer) -> None:
+        """Launch the kernels, for `ahead.compiled`; torch's would run."""
+        if self._evaluation is not None:
+            super().rehearse(buffer)
 
     def rows_together(self, n_steps: int) -> int:
         """Return the number of steps in a sequence."""
@@ -71,19 +91,39 @@ class _OfSequences(ActorCriticAlgorithm):
         if self.critic is not None:
             super().compute_values(buffer)
             return
-        last, values = buffer.truncated_observations, self.values[:-1].flatten(0, 1)
+        last = buffer.truncated_observations
         cuts = None if last is None else _Cuts(buffer, self._n_together)
         for rows, within in self._parts(self._rows.flatten()):
             assert isinstance(rows, Tensor)
             assert isinstance(within, slice)
-            states = self._states(buffer, rows)
-            values[rows] = self.model.value(states).flatten(0, 1).float()
+            states = self._valued_states(buffer, rows)
             if cuts is not None:
                 cuts.take(states, within.start // self._n_together)
         assert buffer.states is not None
-        self.values[-1] = self.model.value(self.model.step(buffer.observations[-1], buffer.states[-1]))
+        self._value_of_step(buffer.observations[-1], buffer.states[-1], self.values[-1])
         if last is not None and cuts is not None and self._truncated_values is not None:
-            self._truncated_values.copy_(self.model.value(self.model.step(last, cuts.states)))
+            flat = (each.flatten(0, 1) for each in (last, cuts.states, self._truncated_values))
+            self._value_of_step(*flat)
+
+    def _valued_states(self, buffer: RolloutBuffer, rows: Tensor) -> Tensor:
+        """Fill the values of whole sequences; return states as `_states`."""
+        if self._evaluation is None:
+            states = self._states(buffer, rows)
+            self.values[:-1].flatten(0, 1)[rows] = self.model.value(states).flatten(0, 1).float()
+            return states
+        assert buffer.states is not None
+        length, (n_agents, size) = self._n_together, buffer.states.shape[2:]
+        states = buffer.states.new_empty(len(rows) // length, length, n_agents, size)
+        given = {"next_states": states, "outputs": self.values, "begins": self._begins, "rows": rows, "length": length}
+        self._evaluation(buffer.observations, buffer.states, **given)
+        return states
+
+    def _value_of_step(self, observations: Tensor, states: Tensor, values: Tensor) -> None:
+        """Write the values after one more step, (n, n_agents)."""
+        if self._evaluation is None:
+            values.copy_(self.model.value(self.model.step(observations, states)))
+        else:
+            self._evaluation(observations, states, outputs=values)
 
     # -------------------------------------------------------------- steps
 

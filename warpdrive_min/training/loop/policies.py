@@ -16,7 +16,7 @@ from warpdrive_min.tracing import named
 from warpdrive_min.training.config import Member, PolicyConfig, TrainerConfig, present
 from warpdrive_min.training.loop.rollout import Observation, RolloutBuffer, empty_observation
 from warpdrive_min.training.models.normalisation import Moments, normalisers
-from warpdrive_min.training.models.parts import Memory, Recurrent, by_member, layers_of, n_members_of
+from warpdrive_min.training.models.parts import Memory, Recurrent, by_member, gated_layers_of, layers_of, n_members_of
 from warpdrive_min.training.paths.facts import Facts
 from warpdrive_min.training.paths.table import Choice, choose
 
@@ -94,7 +94,7 @@ class PolicyGroup:
     """Kernels with one order of operations (`Exact`); None: others."""
     _seen: Observation | None = field(default=None, repr=False)
     _evaluation: Any = field(default=_UNKNOWN, repr=False)
-    """CPU evaluation of the head, chosen at first use; None: the model."""
+    """`_kernel`, once it is chosen."""
     _evaluated: torch.Tensor | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -160,6 +160,7 @@ class PolicyGroup:
             "is_exact": self.exact is not None,
             "fused": getattr(config.model, "fused", None),
             "network": layers_of(self.acting),
+            "gated": gated_layers_of(self.acting),
             "is_box": arrays.space.is_continuous,
             "n_types": arrays.space.n_types,
             "is_masked": arrays.mask is not None,
@@ -205,28 +206,36 @@ class PolicyGroup:
     def rehearse(self) -> None:
         """Launch the kernels of acting, for `ahead.compiled`."""
         assert self.buffer is not None
-        self._head(0, self.buffer.observations[0])
+        if self.memory is None or self._kernel is not None:
+            self._head(0, self.buffer.observations[0])
 
     def _head(self, t: int, observations: torch.Tensor) -> torch.Tensor:
         """Return the head for a step's stored observations; enqueues."""
         if self.buffer is not None and self.buffer.passes is not None:
             of_step: torch.Tensor = self.acting(self.buffer.passes.step(t, observations))[0]
             return of_step
-        if self.memory is not None:
-            return self.memory.act(observations)
         seen = observations if self.buffer is None else self.buffer.seen(observations)
-        if self._evaluation is _UNKNOWN:
-            facts = self.facts()
-            build = self.choose("acting", facts).path.build
-            self._evaluation = None if build is None else build(facts, self.acting.as_network())
-        if self._evaluation is None:
-            head: torch.Tensor = self.acting.act(seen)
+        kernel = self._kernel
+        if kernel is None:
+            head: torch.Tensor = self.acting.act(seen) if self.memory is None else self.memory.act(observations)
             return head
         if self._evaluated is None:
             rows = len(observations), self.arrays.n_agents
             self._evaluated = observations.new_zeros(*rows, self.arrays.space.n_outputs)
-        self._evaluation(seen, self._evaluated)
+        if self.memory is None:
+            kernel(seen, self._evaluated)
+        else:
+            kernel.step(seen, self.memory.state, self._evaluated)
         return self._evaluated
+
+    @property
+    def _kernel(self) -> Any:
+        """Evaluation of the head by a kernel, chosen at first use; None: the model."""
+        if self._evaluation is _UNKNOWN:
+            facts = self.facts()
+            build = self.choose("acting", facts).path.build
+            self._evaluation = None if build is None else build(facts, self.acting.as_network())
+        return self._evaluation
 
     def store_actions(self, t: int) -> None:
         """Store drawn actions, and log-probabilities except for DDPG; enqueues."""

@@ -26,6 +26,8 @@ from warpdrive_min.training.models.parts import (
     over,
     probe,
 )
+from warpdrive_min.training.paths.facts import Layers
+from warpdrive_min.training.paths.fused.gated import GatedNetwork
 
 Tensor = torch.Tensor
 
@@ -68,6 +70,31 @@ class GRU(Recurrent):
         """Return the value."""
         mine = states[..., -self.vf_head.in_features :]
         return linear(self.vf_head, mine, self.units.fc.exact).squeeze(-1)
+
+    def as_gated_layers(self) -> Layers | str:
+        """Return the layers' sizes, or a reason against kernels for them."""
+        if type(self) is not GRU:
+            return f"{type(self).__name__} overrides methods of GRU, and may compute something else"
+        fc = self.units.fc
+        if fc.obstacle:
+            return fc.obstacle
+        below = fc.layers(self.policy_head.out_features)
+        is_shared = self.value_units is None and self.has_value
+        return below._replace(hidden=(*below.hidden, self.policy_head.in_features), is_shared=is_shared)
+
+    def as_network(self) -> GatedNetwork:
+        """Return the layers for kernels of learning and acting."""
+
+        def layers(units: GatedUnits, head: nn.Linear) -> list[Tensor]:
+            return [*units.parameters(), head.weight, head.bias]
+
+        value = layers(self.value_units or self.units, self.vf_head) if self.has_value else []
+        return GatedNetwork(layers(self.units, self.policy_head), value, self.units.fc.activation == "tanh")
+
+    @property
+    def has_value(self) -> bool:
+        """True until `delete_value_head` deletes the value head."""
+        return "vf_head" in self._modules
 
     def delete_value_head(self) -> None:
         """Delete the value head, and its layers and units if separate."""

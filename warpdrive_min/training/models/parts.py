@@ -427,6 +427,12 @@ def layers_of(model: Any) -> Layers | str:
     return as_layers() if as_layers else f"{type(model).__name__} does not declare its layers (as_layers)"
 
 
+def gated_layers_of(model: Any) -> Layers | str:
+    """Return a recurrent model's layer sizes, or a reason."""
+    as_layers: Callable[[], Layers | str] | None = getattr(model, "as_gated_layers", None)
+    return as_layers() if as_layers else f"{type(model).__name__} has no gated units (as_gated_layers)"
+
+
 def by_member(array: Tensor, n_members: int, axis: int = 1) -> Tensor:
     """Return a view ``(n_members, ...)`` of an array.
 

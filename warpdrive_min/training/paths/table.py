@@ -13,7 +13,7 @@ from warpdrive_min.backends import get
 from warpdrive_min.training.paths.available import cpp, cuda_c, triton
 from warpdrive_min.training.paths.exact import learning as exact_learning
 from warpdrive_min.training.paths.facts import Facts, Rule, first_reason, rule, two_layers, where
-from warpdrive_min.training.paths.fused import adam, cpu, kept, learning, matrix_units, narrow, wide
+from warpdrive_min.training.paths.fused import adam, cpu, gated, kept, learning, matrix_units, narrow, wide
 
 if TYPE_CHECKING:
     from warpdrive_min.backends.base import Launch
@@ -244,6 +244,8 @@ class Update(NamedTuple):
     """True if advantages are normalised in each minibatch."""
     facts: Facts
     exact: Exact | None
+    n_together: int = 1
+    """Steps of a sequence."""
 
 
 def _network(update: Update) -> Network:
@@ -273,11 +275,21 @@ def _exactly(update: Update) -> Learning:
     return exact_learning.ExactLearning(update.exact, *layers, update.learned, at_once=update.at_once)
 
 
+def _of_sequences(update: Update) -> Learning:
+    backend, network = get(update.facts.backend), update.model.as_network()
+    how: dict[str, Any] = {"precision": update.facts.precision, "length": update.n_together}
+    return gated.Learning(backend, network, update.learned, **how)
+
+
 # ------------------------------------------------------------------ acting and Adam
 
 
 def _evaluation_in_cuda_c(facts: Facts, network: Network, **given: Any) -> matrix_units.Evaluation:
     return matrix_units.Evaluation(get(facts.backend), network, **given)
+
+
+def _evaluation_of_gated_units(facts: Facts, network: gated.GatedNetwork, **given: Any) -> gated.Evaluation:
+    return gated.Evaluation(get(facts.backend), network, **given)
 
 
 def _evaluation_in_cpp(_: Facts, network: Network, **given: Any) -> cpu.Evaluation:
@@ -296,6 +308,8 @@ def _adam_in_cpp(_: Facts, **given: Any) -> Launch:
 
 IN_CUDA_C: Final = (NOT_EXACT, cuda_c, NOT_BF16, OWN_ROWS, DISCRETE, two_layers, matrix_units.fits)
 """Rules of the kernels in CUDA C for small networks."""
+GATED: Final = (NOT_EXACT, cuda_c, NOT_BF16, OWN_ROWS, DISCRETE, gated.one_layer, gated.fits)
+"""Rules of the kernels in CUDA C for gated recurrent units."""
 ON_CHIP: Final = (learning.is_narrow, learning.first_layer_stays)
 LOSS_KERNEL: Final = Path("kernel of the loss, in Triton", (*IN_TRITON, ALONE))
 EXACT_KERNELS: Final = Path("kernels of exact training", (EXACT,))
@@ -308,6 +322,7 @@ PATHS: Final[dict[str, tuple[Path, ...]]] = {
     "acting": (
         Path("kernel in CUDA C", (ALONE, *IN_CUDA_C), _evaluation_in_cuda_c),
         Path("kernel in C++", IN_CPP, _evaluation_in_cpp),
+        Path("kernel of gated units, in CUDA C", (ALONE, *GATED), _evaluation_of_gated_units),
         Path("the network itself"),
     ),
     "network": (
@@ -326,6 +341,7 @@ PATHS: Final[dict[str, tuple[Path, ...]]] = {
         Path("one pass, in Triton", (NO_CRITIC, NOT_EXACT, triton, two_layers, *ON_CHIP), _in_triton),
         Path("one pass, in C++", (NO_CRITIC, *IN_CPP), _in_cpp),
         Path("one pass, exactly", (EXACT, NO_CRITIC, ALONE, ALL_ROWS, exact_learning.fits), _exactly),
+        Path("one pass over sequences, in CUDA C", (NO_CRITIC, ALONE, *GATED), _of_sequences),
         LOSS_KERNEL,
         EXACT_KERNELS,
         TORCH,

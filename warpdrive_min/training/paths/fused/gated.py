@@ -1,12 +1,12 @@
 """Gated recurrent units in CUDA C on a GPU's matrix units.
 
-They are evaluated, and learn by A2C and PPO from whole sequences in one pass. A block takes 32 sequences through all their
-steps, through the loss, and back through time; see `kernels/gated.cuh` and `kernels/gated_learn.cuh`.
+They are evaluated, and learn by A2C and PPO from whole sequences in one pass. A block takes 32 sequences through all
+their steps, through the loss, and back through time; see `kernels/gated.cuh` and `kernels/gated_learn.cuh`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 import torch
 
@@ -134,8 +134,8 @@ def one_layer(facts: Facts) -> str | None:
 
 
 @rule(
-    f"up to {WIDEST} units in each, {MOST_FEATURES} features and {MOST_OUTPUTS} outputs, the value among them if layers "
-    "are shared; weights and a tile of sequences fit into shared memory"
+    f"up to {WIDEST} units in each, {MOST_FEATURES} features and {MOST_OUTPUTS} outputs, the value among them if layers"
+    " are shared; weights and a tile of sequences fit into shared memory"
 )
 def fits(facts: Facts) -> str | None:
     """Refuse layers that do not fit on the chip."""
@@ -164,16 +164,29 @@ class Evaluation:
 
     Args:
         backend: Backend that makes the programs.
-        layers: The network's layers, of the policy or the value.
-        is_tanh: As in `GatedNetwork`.
-        offset: Place of the network's units within a state.
+        network: Policy's and value's networks.
+        of_value: Evaluate the value's network; else the policy's.
     """
 
-    def __init__(self, backend: Backend, layers: Sequence[Tensor], *, is_tanh: bool, offset: int = 0) -> None:
-        self._backend, self._sizes, self._is_tanh, self._offset = backend, Sizes.of(layers), is_tanh, offset
+    def __init__(self, backend: Backend, network: GatedNetwork, *, of_value: bool = False) -> None:
+        layers = network.value if of_value else network.policy
+        is_apart = bool(network.value) and network.value[0] is not network.policy[0]
+        self._backend, self._sizes, self._is_tanh = backend, Sizes.of(layers), network.is_tanh
         self._layers = dict(zip(LAYERS, layers, strict=True))
+        self._offset = self._sizes.n_units if of_value and is_apart else 0
+        self._other = Evaluation(backend, network, of_value=True) if is_apart and not of_value else None
+        """The value's network, whose states are in the same array."""
         self._programs: dict[tuple[bool, int], Program] = {}
         """Programs by precision and number of agents."""
+
+    def step(self, observations: Tensor, state: Tensor, outputs: Tensor) -> None:
+        """Advance the state of all networks by a step, and write the outputs; enqueues.
+
+        ``observations``, ``state`` and ``outputs`` are ``(n_envs, n_agents, ...)``.
+        """
+        self(observations, state, next_states=state, outputs=outputs)
+        if self._other is not None:
+            self._other(observations, state, next_states=state)
 
     def __call__(
         self,
@@ -200,7 +213,7 @@ class Evaluation:
         *_, n_envs, n_agents, _ = observations.shape
         key = present(observations.device) == "tf32", n_agents
         if key not in self._programs:
-            given = {"learns": False, "is_tanh": self._is_tanh, "is_tf32": key[0], "n_agents": n_agents}
+            given: dict[str, Any] = {"learns": False, "is_tanh": self._is_tanh, "is_tf32": key[0], "n_agents": n_agents}
             n_bytes = {"evaluate": self._sizes.n_bytes(learns=False)}
             constants = self._sizes.constants(**given)
             self._programs[key] = self._backend.program(KERNELS / "gated_evaluate.cu", constants, n_bytes)
@@ -251,7 +264,7 @@ class Learning:
         self._total = torch.full((), float(n_rows * n_agents), device=device, dtype=torch.float32)
         is_shared = network.policy[0] is network.value[0]
         sizes = Sizes.of(network.policy, n_types=space.n_types, is_shared=is_shared)
-        given = {"is_tanh": network.is_tanh, "is_tf32": precision == "tf32", "n_agents": n_agents}
+        given: dict[str, Any] = {"is_tanh": network.is_tanh, "is_tf32": precision == "tf32", "n_agents": n_agents}
         of_loss = constants_of_loss(space, rule, is_masked=rollout["masks"] is not None)
         self._program = backend.program(
             KERNELS / "gated_learn.cu",
@@ -262,7 +275,7 @@ class Learning:
         self._n_blocks = min(-(-n // SEQUENCES), -(-processors(device) // self._n_networks))
         """Blocks of a network, each with its own sums."""
         of_network, n_parameters = self._n_blocks * length * sizes.n_kept, parameters.numel()
-        empty = {"device": device, "dtype": torch.float32}
+        empty: dict[str, Any] = {"device": device, "dtype": torch.float32}
         clip = rule.clip_param
         arrays = ("observations", "states", "begins", "actions", "log_probs", "returns", "old_values", "masks")
         self._given: dict[str, Tensor | float | None] = {
