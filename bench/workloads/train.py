@@ -46,6 +46,8 @@ COVID19_ENVS: Final = (60, 1_000)
 """Environments of the COVID-19 economy: its authors' run config, and more."""
 RICE_ENVS: Final = (60, 1_000, 10_000)
 """Environments of RICE."""
+GATED: Final = "GRU 64"
+"""Network with gated units, which learn from whole rollouts."""
 
 
 def train_points(preset: Preset) -> list[Point]:
@@ -55,7 +57,8 @@ def train_points(preset: Preset) -> list[Point]:
         return training_point("cartpole", backend, n_envs, 1, n_steps, algorithm=algorithm)
 
     if preset == "smoke":
-        return [cartpole("cpu", 16, 32, "A2C"), cartpole("host", 16, 32, "PPO")]
+        gated = training_point("cartpole", "host", 16, 1, 8, algorithm="A2C", network=GATED)
+        return [cartpole("cpu", 16, 32, "A2C"), cartpole("host", 16, 32, "PPO"), gated]
     exact_on_host = [{**cartpole("host", 1_000, 100, algorithm), "exact": True} for algorithm in ("A2C", "PPO")]
     points = [
         cartpole(backend, n_envs, 100, algorithm)
@@ -79,6 +82,10 @@ def train_points(preset: Preset) -> list[Point]:
     hows: tuple[dict[str, Any], ...] = ({"precision": "bf16"}, {"mode": "eager"}, {"fused": False})
     for how in hows:
         points += [training_point(**each, **how) for each in (axes if preset == "full" else varied)]
+    points += [
+        training_point("cartpole", "pycuda", 16_384, 1, 64, algorithm="PPO", network=GATED, precision=precision)
+        for precision in ("fp32", "tf32")
+    ]
     exact = [each for each in axes if (each["env"], each["n_envs"], each["algorithm"]) in EXACT]
     return [*points, *exact_on_host, *(training_point(**each, exact=True) for each in exact)]
 

@@ -111,6 +111,7 @@ def test_weights_that_are_not_finite_are_refused():
         ("pendulum", 1, "DDPG", "64-64"),
         ("tag_gridworld", 5, "A2C", "32-32"),
         ("tag_continuous", 22, "PPO", "32-32"),
+        ("cartpole", 1, "A2C", "GRU 64"),
     ],
 )
 def test_twins_of_all_kinds_agree_to_the_bit(env, n_agents, algorithm, network):
