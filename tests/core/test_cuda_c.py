@@ -16,7 +16,7 @@ import torch
 
 from envs import CartPole
 from tests.environments import FILL
-from tests.support import needs_cuda_compiler, needs_host, on_each_compiler
+from tests.support import needs_cuda_compiler, needs_host, on_each_compiler, run_python
 from tests.training.builders import limited
 from warpdrive_min import BACKENDS, EnvWrapper
 from warpdrive_min.backends import cache, cuda_c, cuda_source
@@ -189,6 +189,36 @@ def test_cubin_is_compiled_once_without_a_gpu(cache_folder, monkeypatch):
     assert first.stat().st_mtime_ns == written
     assert cuda_c.compile_cubin(FILL["cuda_c"], {**CONSTANTS, "EXACT": True}, "sm_90") != first
     assert len(list(cache_folder.iterdir())) == 2
+
+
+UNFINISHED = """
+import importlib.machinery, time
+__spec__ = importlib.machinery.ModuleSpec("cuda.core.cu13", None)  # as the package's own files do
+time.sleep(0.2)
+ProgramOptions = dict
+class Program:
+    def __init__(self, *_): self.code = b"cubin"
+    def compile(self, _): return self
+"""
+COMPILING = """
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from warpdrive_min.backends.cuda_c import _nvrtc
+paths = [Path(name) for name in sys.argv[1:]]
+with ThreadPoolExecutor() as threads:
+    list(threads.map(lambda path: _nvrtc("", Path("unit.cu"), path, "sm_90", False), paths))
+print(*(path.read_text() for path in paths))
+"""
+
+
+def test_threads_import_the_compiler_once(tmp_path):
+    """A thread waits until another one has imported NVRTC's package."""
+    (tmp_path / "cuda/core").mkdir(parents=True)
+    (tmp_path / "cuda/core/__init__.py").write_text(UNFINISHED)
+    (tmp_path / "cuda/__init__.py").touch()
+    paths = [tmp_path / "1", tmp_path / "2"]
+    assert run_python("-c", COMPILING, *paths, PYTHONPATH=f"{tmp_path}:{ROOT}").split() == ["cubin", "cubin"]
 
 
 def test_no_cuda_compiler_says_what_to_install(monkeypatch):

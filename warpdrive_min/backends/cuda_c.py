@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -261,9 +262,13 @@ def _nvcc_version() -> str | None:
         return None
 
 
-def _nvrtc(text: str, source: Path, path: Path, architecture: str, exact: bool) -> None:
-    from cuda.core import Program, ProgramOptions  # noqa: PLC0415  (optional)
+_IMPORTING: Final = threading.Lock()
+"""Held while `cuda.core` is imported, which other threads would otherwise get unfinished."""
 
+
+def _nvrtc(text: str, source: Path, path: Path, architecture: str, exact: bool) -> None:
+    with _IMPORTING:
+        from cuda.core import Program, ProgramOptions  # noqa: PLC0415  (optional)
     with empty_headers(HOST_HEADERS) as folder:
         options = ProgramOptions(
             std="c++17",
