@@ -51,6 +51,11 @@ def backend_label(record: Record) -> str:
     return f"{name.removesuffix(')')}, {threads})" if name.endswith(")") else f"{name} ({threads})"
 
 
+def software(record: Record) -> str:
+    """Name other software of a record."""
+    return str(record.point["peer"]).removesuffix("-learning")
+
+
 def is_ours(record: Record) -> bool:
     """True if code of this project did the work."""
     return record.point.get("implementation", "ours") in ("ours", *OTHER_WAYS)

@@ -12,7 +12,7 @@ from ...core import machine
 from ...core.point import conditions, matches
 from ...core.record import Record
 from ..columns import Column, Table, signs
-from ..labels import environment, number, ratio_text
+from ..labels import environment, number, ratio_text, software
 from ..records import latest, measured_alone, rate_of
 from .peers import fastest_variants, setting_label
 
@@ -70,7 +70,7 @@ class Line:
         if self.other is None:
             return ""
         version = str(self.other.notes.get("version") or "")
-        name = " ".join(filter(None, (str(self.other.point["peer"]), COMMIT.sub(r"\1", version))))
+        name = " ".join(filter(None, (software(self.other), COMMIT.sub(r"\1", version))))
         metric, unit = ("total_s", " s") if self.is_time else ("env_steps_per_s", "")
         return f"{number(rate_of(self.other, metric))}{unit}: {name}, {setting_label(self.other)}"
 

@@ -9,7 +9,18 @@ from ...core.point import Figure
 from ...core.record import Record
 from ..charts import GREY, Axis, Chart, DataPoint, Panel, Series
 from ..columns import Column, Table, axis_column, interval_column, metric_column
-from ..labels import BACKEND_NAME, BACKEND_STYLE, SPREADS, USUAL, device_label, environment, medians, plural, ratio_text
+from ..labels import (
+    BACKEND_NAME,
+    BACKEND_STYLE,
+    SPREADS,
+    USUAL,
+    device_label,
+    environment,
+    medians,
+    plural,
+    ratio_text,
+    software,
+)
 from ..records import axes_except, by, derived, grouped, latest, point_order, rate_of
 
 LAPS: Final = "theirs: a Python loop on shared cores; of each lap the fastest time counts"
@@ -199,5 +210,5 @@ def _row(record: Record) -> str:
     agents = f" x {plural(int(point['n_agents']), 'agent')}" if int(point["n_agents"]) > 1 else " environments"
     how = [str(point[axis]) for axis in ("algorithm", "precision") if axis in point]
     how += another(record)
-    size = ", ".join([str(point["peer"]), setting_label(record), *how, f"{point['n_envs']:,}{agents}"])
+    size = ", ".join([software(record), setting_label(record), *how, f"{point['n_envs']:,}{agents}"])
     return f"{size}: {ratio_text(rate_of(record, 'ours_over_peer'))}x{'*' * ('laps' in record.notes)}"

@@ -32,6 +32,7 @@ from ..labels import (
     plural,
     ratio_text,
     size_and_run,
+    software,
 )
 from ..records import baselines, by, grouped, latest, rate_of, size
 
@@ -79,10 +80,10 @@ def training_chart(records: Sequence[Record]) -> Chart:
     return row_chart("training", shown, ("env",), panel, others=others * has_others, twice=twice)
 
 
-SOLUTION_PARTS: Final = {"import_torch_s": "", "ours_s": "///"}
+SOLUTION_PARTS: Final = {"import of torch or JAX": "", "all else": "///"}
 """Parts of the time to a solution, with their hatches."""
-PART_OF_PEER: Final = {"import_torch_s": "import_s", "ours_s": "theirs_s"}
-"""The same parts of other software."""
+PART_METRICS: Final = {"import of torch or JAX": ("import_torch_s", "import_s"), "all else": ("ours_s", "theirs_s")}
+"""Metrics of the parts, of ours and of other software."""
 MARK: Final = {"color": "black", "marker": "|", "linestyle": "none"}
 """Style of a total on its stacked bar."""
 
@@ -91,11 +92,11 @@ def solutions_chart(records: Sequence[Record]) -> Chart:
     """Chart the time from a command to a solved environment."""
 
     def row(record: Record) -> str:
-        who = backend_label(record) if "backend" in record.point else str(record.point["peer"])
+        who = backend_label(record) if "backend" in record.point else software(record)
         return f"{who}, {record.point['caches']} caches"
 
     def part_of(record: Record, part: str) -> Metric | None:
-        return record.figure(part if "backend" in record.point else PART_OF_PEER[part])
+        return record.figure(PART_METRICS[part]["backend" not in record.point])
 
     def seconds(record: Record, part: str) -> str:
         return f"{ratio_text(found.value)} s" if (found := part_of(record, part)) else ""
