@@ -28,8 +28,8 @@ from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.config import ModelConfig, precision
 from warpdrive_min.training.models.fully_connected import FullyConnected
 from warpdrive_min.training.models.gru import GRU
+from warpdrive_min.training.paths.cuda_c import matrix_units
 from warpdrive_min.training.paths.exact.exact import Exact
-from warpdrive_min.training.paths.fused import matrix_units
 
 SEED = 5
 N_STEPS = 9

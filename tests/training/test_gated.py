@@ -17,10 +17,10 @@ from tests.training.test_recurrent import replay_agrees
 from warpdrive_min.backends import cuda_c
 from warpdrive_min.function_manager import KERNELS
 from warpdrive_min.training import config
+from warpdrive_min.training.paths.cuda_c import gated
+from warpdrive_min.training.paths.cuda_c.one_pass import constants_of_loss
 from warpdrive_min.training.paths.facts import Facts, Layers
-from warpdrive_min.training.paths.fused import gated
 from warpdrive_min.training.paths.fused.loss import N_TERMS, Learned, Rows
-from warpdrive_min.training.paths.fused.matrix_units import constants_of_loss
 
 EMULATED = [
     Case((4, 16, 16)),

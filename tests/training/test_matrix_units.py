@@ -15,8 +15,8 @@ from warpdrive_min.backends import cuda_c
 from warpdrive_min.function_manager import KERNELS
 from warpdrive_min.training import config
 from warpdrive_min.training.actions import ActionSpace
+from warpdrive_min.training.paths.cuda_c import matrix_units
 from warpdrive_min.training.paths.facts import Facts, Layers
-from warpdrive_min.training.paths.fused import matrix_units
 from warpdrive_min.training.paths.fused.loss import N_TERMS, Learned, LossRule, Rows
 
 CASES = [

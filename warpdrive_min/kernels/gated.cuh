@@ -76,14 +76,15 @@ WD_FN Place place_of(const int tile) {
   return {lane, static_cast<int>(threadIdx.x) / LANES, lane / 4, lane % 4, tile};
 }
 
-WD_FN int* firsts(float* const shared) { return reinterpret_cast<int*>(shared + AT_FIRST); }
+// Rows (step, environment) of the first steps of the tile's sequences.
+WD_FN const int* firsts(const float* const shared) { return reinterpret_cast<const int*>(shared + AT_FIRST); }
 
-// Rows of the tile's sequences at their first steps; a column of 1 for the biases. Barriers must surround it.
+// Finds the tile's sequences, and clears the rows as seen but for a column of 1 for the biases. Barriers must surround it.
 WD_FN void begin_tile(float* const shared, const Sequences& of, const int tile) {
   const int me = threadIdx.x;
 #pragma unroll 1
   for (int n = me; n < 2 * OF_SEEN; n += WARPS * LANES) shared[AT_SEEN + n] = n % SX == N_SEEN ? 1.f : 0.f;
-  if (me < SEQUENCES) firsts(shared)[me] = of.first(of.within(tile * SEQUENCES + me));
+  if (me < SEQUENCES) reinterpret_cast<int*>(shared + AT_FIRST)[me] = of.first(of.within(tile * SEQUENCES + me));
 }
 
 // Starts the copies of a step's observations.
@@ -100,7 +101,7 @@ WD_FN void begin_copies(float* const shared, const Sequences& of, const int tile
 struct Begins {
   bool of[PAIR][2];
 };
-WD_FN Begins begins_of(float* const shared, const Sequences& of, const Place at, const int step) {
+WD_FN Begins begins_of(const float* const shared, const Sequences& of, const Place at, const int step) {
   Begins all;
 #pragma unroll
   for (int k = 0; k < 2 * PAIR; ++k)
@@ -115,7 +116,8 @@ WD_FN void forget(float (&tiles)[PAIR][4], const Begins& begins) {
 }
 
 // A lane's tiles from and to rows of shared memory.
-WD_FN void store_tiles(float* const rows, const int stride, const int column, const Place at, const float (&tiles)[PAIR][4]) {
+WD_FN void store_tiles(float* const rows, const int stride, const int column, const Place at,
+                       const float (&tiles)[PAIR][4]) {
 #pragma unroll
   for (int k = 0; k < 2 * PAIR; ++k) {
     const float* const two = tiles[k / 2] + k % 2 * 2;
@@ -185,7 +187,7 @@ WD_FN void load_state(const float* const shared, const Sequences& of, const Plac
 #pragma unroll
   for (int k = 0; k < 4 * PAIR; ++k) {
     const int row = at.row(k / 4, k / 2 % 2), unit = at.unit() + k % 2, q = of.within(at.tile * SEQUENCES + row);
-    const int first = reinterpret_cast<const int*>(shared + AT_FIRST)[row];
+    const int first = firsts(shared)[row];
     h[k / 4][k % 4] = unit < UNITS ? of.states[of.state_row(first, q) * of.state_size + unit] : 0.f;
   }
 }

@@ -24,8 +24,7 @@ struct Results {
   WD_METHOD void output(const int step, const int row, const int column, const float sum) const {
     const int q = tile * SEQUENCES + row;
     if (!outputs || q >= of.n || column >= n_columns) return;
-    const int first = reinterpret_cast<const int*>(shared + AT_FIRST)[row];
-    outputs[of.row(first, q, step) * n_columns + column] = sum + shared[AT_B3 + column];
+    outputs[of.row(firsts(shared)[row], q, step) * n_columns + column] = sum + shared[AT_B3 + column];
   }
 };
 

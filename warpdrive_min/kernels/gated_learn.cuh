@@ -156,7 +156,7 @@ WD_FN void add_product(float* const sum, const Left& a, const Right& b) {
   for (int i = 0; i < 4; ++i) sum[i] += some[i];
 }
 
-// Left factor whose columns are 8 rows of `rows`, and whose rows are 16 of their columns; the upper half of them may lack.
+// Left factor whose columns are 8 rows of `rows`, and whose rows are 16 of their columns; the upper 8 may be missing.
 WD_FN Left transposed(const float* const rows, const int stride, const int first, const int second, const bool has_upper) {
   const float* const one = rows + first * stride;
   const float* const other = rows + second * stride;
@@ -176,7 +176,7 @@ WD_FN void load(Step& all, const float* const shared, const Kept& kept, const Se
     kept.load(at, step - 1, GATES, all.before);
   else
     load_state(shared, of, at, all.before);
-  all.begins = begins_of(const_cast<float*>(shared), of, at, step);
+  all.begins = begins_of(shared, of, at, step);
 }
 
 WD_FN void begin_copies_back(float* const shared, const Kept& kept, const Sequences& of, const int tile, const int step) {

@@ -26,8 +26,8 @@ from warpdrive_min.training.models.parts import (
     over,
     probe,
 )
+from warpdrive_min.training.paths.cuda_c.gated import GatedNetwork
 from warpdrive_min.training.paths.facts import Layers
-from warpdrive_min.training.paths.fused.gated import GatedNetwork
 
 Tensor = torch.Tensor
 

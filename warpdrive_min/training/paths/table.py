@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from warpdrive_min.backends import get
 from warpdrive_min.training.paths.available import cpp, cuda_c, triton
+from warpdrive_min.training.paths.cuda_c import gated, matrix_units
 from warpdrive_min.training.paths.exact import learning as exact_learning
 from warpdrive_min.training.paths.facts import Facts, Rule, first_reason, rule, two_layers, where
-from warpdrive_min.training.paths.fused import adam, cpu, gated, kept, learning, matrix_units, narrow, wide
+from warpdrive_min.training.paths.fused import adam, cpu, kept, learning, narrow, wide
 
 if TYPE_CHECKING:
     from warpdrive_min.backends.base import Launch

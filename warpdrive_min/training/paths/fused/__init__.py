@@ -1,1 +1,1 @@
-"""Kernels of networks, losses and Adam, in CUDA C, Triton and C++."""
+"""Kernels of networks and losses in Triton and C++, and Adam."""

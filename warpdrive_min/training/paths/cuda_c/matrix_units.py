@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import torch
 
 from warpdrive_min.backends.base import LAYERS
 from warpdrive_min.function_manager import KERNELS
 from warpdrive_min.training.config import present
+from warpdrive_min.training.paths.cuda_c.one_pass import OnePass, constants_of_launch, constants_of_loss, processors
 from warpdrive_min.training.paths.facts import Facts, rule
-from warpdrive_min.training.paths.fused.loss import N_TERMS, Learned, LossRule, Rows
+from warpdrive_min.training.paths.fused.loss import N_TERMS, Learned, LossRule
 from warpdrive_min.training.paths.fused.network import Network, offset_of
 from warpdrive_min.training.paths.triton.launch import compiled_ahead
 
@@ -39,8 +40,6 @@ ROWS: Final = 16
 """Rows that a warp takes at a time."""
 LEAST_ROWS: Final = 32
 """Fewest rows of a block; more blocks use more multiprocessors."""
-COLUMNS: Final = 32
-"""Entries of the gradient that a block adds up."""
 BLOCKS_PER_PROCESSOR: Final = 2
 """Blocks of an evaluation per multiprocessor."""
 ROWS_APART: Final = 65_536
@@ -83,10 +82,7 @@ class Sizes(NamedTuple):
             "WARPS": WARPS,
             "SHARED_BYTES": self.n_bytes(learns=learns),
             "N_AGENTS": 1,
-            "THREADS": 32 * WARPS,
-            "ENVS_PER_BLOCK": 1,
-            "BLOCKS_PER_ENV": 1,
-            "EXACT": False,
+            **constants_of_launch(WARPS),
         }
 
     def layers(self, *, is_tanh: bool, is_tf32: bool) -> dict[str, Constant]:
@@ -131,17 +127,6 @@ def constants(
     """Return the constants of `learn.cuh`."""
     of_loss = constants_of_loss(space, rule, is_masked=is_masked)
     return {**sizes.constants(learns=True, **given), **of_loss, "N_AGENTS": n_agents}
-
-
-def constants_of_loss(space: ActionSpace, rule: LossRule, *, is_masked: bool) -> dict[str, Constant]:
-    """Return the constants of `loss.cuh`."""
-    return {
-        "SIZES": list(space.categories),
-        "MASKED": is_masked,
-        "IS_CLIPPED": rule.is_clipped,
-        "VALUE_CLIPPED": rule.value_clip is not None,
-        "VALUE_CLIP": float(rule.value_clip or 0),
-    }
 
 
 def places(network: Network, parameters: Tensor) -> list[int]:
@@ -195,7 +180,7 @@ def in_episodes(network: Network, precision: Precision) -> tuple[dict[str, Const
     return constants, dict(zip(LAYERS, network.policy, strict=True))
 
 
-class Learning:
+class Learning(OnePass):
     """Loss of A2C and PPO, and its gradients, in one pass on matrix units.
 
     If parameters have an axis of members, all members of a population are computed together.
@@ -207,80 +192,25 @@ class Learning:
         precision: Precision of products, "fp32" or "tf32".
     """
 
-    normalises: ClassVar[bool] = False
-
     def __init__(self, backend: Backend, network: Network, learned: Learned, *, precision: Precision) -> None:
-        parameters, self._gradient, space, rollout, rule, n_rows = learned
-        observations, actions = rollout["observations"], rollout["actions"]
-        assert observations is not None
+        parameters, _, space, rollout, rule, n_rows = learned
+        actions = rollout["actions"]
         assert actions is not None
-        device, n_agents, (*members, n_parameters) = parameters.device, actions.shape[-2], parameters.shape
-        self._n_members = math.prod(members)
-        self.terms = torch.zeros(N_TERMS, *members, device=device, dtype=torch.float32)
-        self._n_rows = n_rows * n_agents
-        self._total = torch.full((), float(self._n_rows), device=device, dtype=torch.float32)
+        device, n_agents, n_members = parameters.device, actions.shape[-2], math.prod(parameters.shape[:-1])
+        n_rows *= n_agents
         is_shared = network.policy[0] is network.value[0]
         sizes = Sizes(**network.sizes, n_types=space.n_types, is_shared=is_shared)
         is_masked = rollout["masks"] is not None
         given = {"is_tanh": network.is_tanh, "is_tf32": precision == "tf32", "is_masked": is_masked}
-        self._program = backend.program(
-            KERNELS / "learn.cu",
-            constants(sizes, space, rule, n_agents=n_agents, **given),
-            {"learn": sizes.n_bytes(learns=True)},
+        of_kernel = constants(sizes, space, rule, n_agents=n_agents, **given)
+        n_bytes = {"learn": sizes.n_bytes(learns=True)}
+        is_apart = not is_shared and n_rows <= ROWS_APART and rollout["advantages"] is not None
+        at_once = processors(device) // (1 + is_apart)
+        super().__init__(
+            backend.program(KERNELS / "learn.cu", of_kernel, n_bytes),
+            learned,
+            places(network, parameters),
+            n_blocks=min(-(-n_rows // LEAST_ROWS), -(-at_once // n_members)),
+            n_networks=1 + is_apart,
+            n_rows=n_rows,
         )
-        self._advantages = rollout["advantages"]
-        self._is_apart = not is_shared and self._n_rows <= ROWS_APART and self._advantages is not None
-        at_once = processors(device) // (1 + self._is_apart)
-        self._n_blocks = min(-(-self._n_rows // LEAST_ROWS), -(-at_once // self._n_members))
-        """Blocks of a network, each with its own sums."""
-        self._partial = torch.zeros(
-            self._n_members, self._n_blocks, n_parameters + N_TERMS, device=device, dtype=torch.float32
-        )
-        clip = rule.clip_param
-        self._given: dict[str, Tensor | float | None] = {
-            "parameters": parameters,
-            "places": torch.tensor(places(network, parameters), dtype=torch.int32, device=device),
-            **{name: rollout[name] for name in ("observations", "actions", "log_probs", "returns", "old_values")},
-            "masks": rollout["masks"],
-            "vf_loss_coeff": rule.vf_loss_coeff,
-            "entropy_coeff": rule.entropy_coeff,
-            "clip_param": clip if isinstance(clip, Tensor) else torch.full_like(rule.vf_loss_coeff, clip),
-            "partial": self._partial,
-            "n_rows": self._n_rows,
-            "n_parameters": n_parameters,
-        }
-
-    def find(self, rows: Rows) -> None:
-        """Write the gradient and `terms`, as `loss.Learning.find`; enqueues."""
-        if compiled_ahead(self._program.load):
-            return
-        indices, values, advantages, weights, total = rows
-        is_taken = advantages is not None
-        advantages = advantages if is_taken else self._advantages
-        n_networks = 1 + (self._is_apart and advantages is not None)  # else the policy needs the values first
-        self._program.launch(
-            "learn",
-            (self._n_blocks, self._n_members, n_networks),
-            **self._given,
-            advantages=None if advantages is None else advantages.contiguous(),
-            weights=None if weights is None else weights.contiguous(),
-            indices=None if indices is None else indices.int(),
-            values=values,
-            is_taken=is_taken,
-        )
-        n_columns = self._partial.shape[-1]
-        self._program.launch(
-            "add_up",
-            (-(-n_columns // COLUMNS), self._n_members, 1),
-            partial=self._partial,
-            total=self._total if total is None else total,
-            gradient=self._gradient,
-            terms=self.terms,
-            n_partial=self._n_blocks,
-            n_parameters=n_columns - N_TERMS,
-        )
-
-
-def processors(device: torch.device) -> int:
-    """Return the number of a GPU's multiprocessors."""
-    return torch.cuda.get_device_properties(device).multi_processor_count

@@ -6,16 +6,21 @@ their steps, through the loss, and back through time; see `kernels/gated.cuh` an
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 
 from warpdrive_min.function_manager import KERNELS
 from warpdrive_min.perceptron import ACTIVATIONS
 from warpdrive_min.training.config import present
+from warpdrive_min.training.paths.cuda_c.one_pass import (
+    OnePass,
+    constants_of_launch,
+    constants_of_loss,
+    processors,
+)
 from warpdrive_min.training.paths.facts import Facts, rule
-from warpdrive_min.training.paths.fused.loss import N_TERMS, Learned, Rows
-from warpdrive_min.training.paths.fused.matrix_units import COLUMNS, constants_of_loss, processors
+from warpdrive_min.training.paths.fused.loss import N_TERMS, Learned
 from warpdrive_min.training.paths.fused.network import offset_of
 from warpdrive_min.training.paths.triton.launch import compiled_ahead
 
@@ -107,10 +112,7 @@ class Sizes(NamedTuple):
             "WARPS": self.n_warps,
             "SHARED_BYTES": self.n_bytes(learns=learns),
             "N_AGENTS": n_agents,
-            "THREADS": 32 * self.n_warps,
-            "ENVS_PER_BLOCK": 1,
-            "BLOCKS_PER_ENV": 1,
-            "EXACT": False,
+            **constants_of_launch(self.n_warps),
         }
 
     @property
@@ -239,7 +241,7 @@ class Evaluation:
         )
 
 
-class Learning:
+class Learning(OnePass):
     """Loss of A2C and PPO and its gradients, in one pass over sequences.
 
     Args:
@@ -250,79 +252,33 @@ class Learning:
         length: Steps of a sequence.
     """
 
-    normalises: ClassVar[bool] = False
-
     def __init__(
         self, backend: Backend, network: GatedNetwork, learned: Learned, *, precision: Precision, length: int
     ) -> None:
-        parameters, self._gradient, space, rollout, rule, n_rows = learned
+        parameters, _, space, rollout, rule, n_rows = learned
         observations, states = rollout["observations"], rollout["states"]
         assert observations is not None
         assert states is not None
-        device, n_agents = parameters.device, observations.shape[2]
-        self.terms = torch.zeros(N_TERMS, device=device, dtype=torch.float32)
-        self._total = torch.full((), float(n_rows * n_agents), device=device, dtype=torch.float32)
+        n_envs, n_agents = observations.shape[1:3]
         is_shared = network.policy[0] is network.value[0]
         sizes = Sizes.of(network.policy, n_types=space.n_types, is_shared=is_shared)
         given: dict[str, Any] = {"is_tanh": network.is_tanh, "is_tf32": precision == "tf32", "n_agents": n_agents}
         of_loss = constants_of_loss(space, rule, is_masked=rollout["masks"] is not None)
-        self._program = backend.program(
-            KERNELS / "gated_learn.cu",
-            sizes.constants(learns=True, **given) | of_loss,
-            {"learn": sizes.n_bytes(learns=True)},
-        )
-        n, self._n_networks = n_rows // length * n_agents, 1 if is_shared else 2
-        self._n_blocks = min(-(-n // SEQUENCES), -(-processors(device) // self._n_networks))
-        """Blocks of a network, each with its own sums."""
-        of_network, n_parameters = self._n_blocks * length * sizes.n_kept, parameters.numel()
-        empty: dict[str, Any] = {"device": device, "dtype": torch.float32}
-        clip = rule.clip_param
-        arrays = ("observations", "states", "begins", "actions", "log_probs", "returns", "old_values", "masks")
-        self._given: dict[str, Tensor | float | None] = {
-            "parameters": parameters,
-            "places": torch.tensor(places(network, parameters), dtype=torch.int32, device=device),
-            **{name: rollout[name] for name in arrays},
-            "vf_loss_coeff": rule.vf_loss_coeff,
-            "entropy_coeff": rule.entropy_coeff,
-            "clip_param": clip if isinstance(clip, Tensor) else torch.full_like(rule.vf_loss_coeff, clip),
-            "kept": torch.empty(self._n_networks * of_network, **empty),
-            "partial": torch.zeros(self._n_blocks, n_parameters + N_TERMS, **empty),
-            "n": n,
-            "length": length,
-            "n_envs": observations.shape[1],
-            "state_size": states.shape[-1],
-            "n_parameters": n_parameters,
-        }
-        self._advantages = rollout["advantages"]
-
-    def find(self, rows: Rows) -> None:
-        """Write the gradient and `terms`, as `loss.Learning.find`; enqueues."""
-        if compiled_ahead(self._program.load):
-            return
-        indices, values, advantages, weights, total = rows
-        assert indices is not None
-        is_taken = advantages is not None
-        advantages = advantages if is_taken else self._advantages
-        assert advantages is not None
-        self._program.launch(
-            "learn",
-            (self._n_blocks, 1, self._n_networks),
-            **self._given,
-            advantages=advantages.contiguous(),
-            weights=None if weights is None else weights.contiguous(),
-            indices=indices.int(),
-            values=values,
-            is_taken=is_taken,
-        )
-        partial = self._given["partial"]
-        n_columns = self._gradient.numel() + N_TERMS
-        self._program.launch(
-            "add_up",
-            (-(-n_columns // COLUMNS), 1, 1),
-            partial=partial,
-            total=self._total if total is None else total,
-            gradient=self._gradient,
-            terms=self.terms,
-            n_partial=self._n_blocks,
-            n_parameters=n_columns - N_TERMS,
+        of_kernel = sizes.constants(learns=True, **given) | of_loss
+        n_bytes = {"learn": sizes.n_bytes(learns=True)}
+        n, n_networks = n_rows // length * n_agents, 1 if is_shared else 2
+        n_blocks = min(-(-n // SEQUENCES), -(-processors(parameters.device) // n_networks))
+        n_kept = n_networks * n_blocks * length * sizes.n_kept
+        super().__init__(
+            backend.program(KERNELS / "gated_learn.cu", of_kernel, n_bytes),
+            learned,
+            places(network, parameters),
+            n_blocks=n_blocks,
+            n_networks=n_networks,
+            arrays=("states", "begins"),
+            kept=torch.empty(n_kept, device=parameters.device, dtype=torch.float32),
+            n=n,
+            length=length,
+            n_envs=n_envs,
+            state_size=states.shape[-1],
         )

@@ -1,0 +1,1 @@
+"""Networks on a GPU's matrix units, in CUDA C."""
