@@ -123,23 +123,24 @@ class GatedUnits(nn.Module):
         # The gates' input products do not depend on the state: one product for all steps
         inputs = self.fc.head_outputs(observations, self.inputs).float()
         states = []
-        for t in range(inputs.shape[1]):
+        # The gradient of `unbind` is one array; that of an index would be an array of all steps for each step
+        for t, of_step in enumerate(inputs.unbind(1)):
             if begins is not None:
                 state = state.masked_fill(over(begins[:, t], state), 0.0)
-            state = self._step(inputs[:, t], state)
+            state = self._step(of_step, state)
             states.append(state)
         return torch.stack(states, 1)
 
     def _step(self, inputs: Tensor, state: Tensor) -> Tensor:
-        n, exact = 2 * state.shape[-1], self.fc.exact
-        hidden = linear(self.hidden, state, exact).float()
+        n, exact = state.shape[-1], self.fc.exact
+        gates, candidate = inputs.split((2 * n, n), -1)
+        of_state, state_candidate = linear(self.hidden, state, exact).float().split((2 * n, n), -1)
         if exact is not None:  # without torch's functions, and without fused multiply-add
-            gates = exact.tanh((inputs[..., :n] + hidden[..., :n]) * 0.5) * 0.5 + 0.5  # the sigmoid
-            reset, update = gates.chunk(2, -1)
-            candidate = exact.tanh(inputs[..., n:] + reset * hidden[..., n:])
+            reset, update = (exact.tanh((gates + of_state) * 0.5) * 0.5 + 0.5).chunk(2, -1)  # the sigmoid
+            candidate = exact.tanh(candidate + reset * state_candidate)
             return candidate + update * (state - candidate)
-        reset, update = torch.sigmoid(inputs[..., :n] + hidden[..., :n]).chunk(2, -1)
-        candidate = torch.tanh(torch.addcmul(inputs[..., n:], reset, hidden[..., n:]))
+        reset, update = torch.sigmoid(gates + of_state).chunk(2, -1)
+        candidate = torch.tanh(torch.addcmul(candidate, reset, state_candidate))
         return torch.lerp(candidate, state, update)
 
 
