@@ -76,8 +76,7 @@ class EnvWrapper:
         blocks_per_env: CUDA blocks that share one copy, if its kernels can; None: chosen automatically.
         env_backend: ``"cpu"``, ``"host"``, ``"numba"`` or ``"pycuda"``; True and False mean `pycuda` and `cpu`. The
             environment's ``env_backend`` is set to it, or to `pycuda` for CUDA C kernels with a thread for each agent.
-        testing_mode: Accepted for WarpDrive's calls; with ``testing_bin_filename``, load that file.
-        testing_bin_filename: Compiled kernels (cubin, fatbin) to load instead of compiling; `pycuda` only.
+        testing_mode: Accepted for WarpDrive's calls and ignored, as is ``testing_bin_filename``: sources are compiled.
         env_registrar: Registrar of names and sources; None: the shared one.
         event_messenger: Accepted for WarpDrive's calls; the cache of compiled code needs no coordination.
         process_id: Accepted for WarpDrive's calls.
@@ -253,6 +252,7 @@ class EnvWrapper:
         return spaces
 
     def _load(self, sources: Mapping[Language, Source], binary: str | Path | None) -> None:
+        """Compile the sources; a subclass may take that of ``binary``."""
         constants = environment_constants(self.env, auto_reset=self.auto_reset, exact=self.exact)
         if self.backend.language == "cuda_c":
             text = whole_text(Path(sources["cuda_c"]))
@@ -262,10 +262,7 @@ class EnvWrapper:
             require(is_numbered, "EnvWrapper.envs_before", rule, self.envs_before, do)
             constants |= {"ENVS_BEFORE": self.envs_before} if self.envs_before else {}
         self._loaded = sources, constants
-        if binary is not None:
-            self.cuda_function_manager.load_binary(Path(binary), Path(sources["cuda_c"]), constants)
-        else:
-            self.cuda_function_manager.load(sources, constants)
+        self.cuda_function_manager.load(sources, constants)
 
     def _step_name(self) -> str:
         names = ["step", STEP_NAMES[self.backend.language].format(self.name)]

@@ -25,7 +25,6 @@ from warpdrive_min.backends.base import (
 from warpdrive_min.errors import (
     BindingError,
     CompileError,
-    ConfigError,
     DataError,
     TypeMismatch,
     known,
@@ -264,16 +263,6 @@ class CUDAFunctionManager:
         what, rule = f"backend {self.backend.name!r}", f"runs {language} kernels, and there is no source of one"
         require(language in sources, what, rule, do=f"sources: {known(sources)}", error=CompileError)
         return self.add_kernels(self.backend.compile(sources[language], self.with_defaults(constants or {})))
-
-    def load_binary(self, binary: Path, source: Path, constants: Mapping[str, Constant] | None = None) -> list[str]:
-        """Load kernels of a compiled file (cubin, fatbin); `pycuda` only.
-
-        The source declares their signatures.
-        """
-        load = getattr(self.backend, "load", None)
-        if load is None:
-            raise ConfigError(f"backend {self.backend.name!r}: loads no compiled file (got {binary}); use 'pycuda'")
-        return self.add_kernels(load(Path(binary), Path(source), self.with_defaults(constants or {})))
 
     def with_defaults(self, constants: Mapping[str, Constant]) -> dict[str, Constant]:
         """Return constants, with defaults for those of all kernels."""

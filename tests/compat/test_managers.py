@@ -5,7 +5,6 @@ Compiled files are tested with a fake driver.
 
 from __future__ import annotations
 
-import struct
 from pathlib import Path
 
 import numpy as np
@@ -27,11 +26,9 @@ from tests.compat.builders import BLOCKS, name_of, needs_numba
 from tests.compat.walkers import CUDA_SOURCE, Walkers
 from tests.support import needs_cuda_compiler
 from warpdrive_min import BACKENDS, EnvironmentRegistrar
-from warpdrive_min.backends import pycuda_driver
 from warpdrive_min.backends.base import Availability
 from warpdrive_min.backends.numba_cuda import declared_parameters, scalar
-from warpdrive_min.compat import managers
-from warpdrive_min.errors import BackendUnavailable, CompileError, ConfigError
+from warpdrive_min.errors import BackendUnavailable, ConfigError
 
 without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="stands in for the driver")
 
@@ -179,54 +176,11 @@ def test_pycuda_manager_compiles_text_and_registered_files(compiled):
     assert (functions.block, functions.grid) == ((3, 1, 1), (6, 1))
 
 
-class Driver:
-    """Fake of PyCUDA's driver with the kernel ``known``."""
-
-    LogicError = KeyError
-
-    def __init__(self):
-        self.launches = []
-
-    def module_from_buffer(self, binary):
-        assert binary == b"cubin"
-        return self
-
-    def get_function(self, name):
-        if name != "known":
-            raise self.LogicError(name)
-        return self
-
-    def get_global(self, name):
-        raise self.LogicError(name)
-
-    def _launch_kernel(self, grid, block, packed, shared, stream):
-        self.launches.append((grid, block, packed))
-
-
 @without_gpu
-def test_kernels_of_a_compiled_file_take_what_they_are_given(compiled, monkeypatch, tmp_path):
-    """Kernels of a compiled file get addresses and 32-bit numbers."""
-    driver = Driver()
-    for module in (pycuda_driver, managers):
-        monkeypatch.setattr(module, "loaded_driver", lambda: driver)
-    monkeypatch.setattr(pycuda_driver, "_current_stream", lambda: None)
-    monkeypatch.setattr(type(BACKENDS["pycuda"]), "device", torch.device("cpu"))
-    path = tmp_path / "test_build.fatbin"
-    path.write_bytes(b"cubin")
-    functions = PyCUDAFunctionManager(num_agents=5, num_envs=2)
-    functions.load_cuda_from_binary_file(str(path))
-    functions.initialize_functions(["known"])
-    array = torch.zeros(3)
-    known = functions.get_function("known")
-    known(array, 7, 0.5, np.int32(-1), np.float32(2), block=functions.block, grid=functions.grid)
-    known[functions.grid, functions.block](True, array)
-    first, second = driver.launches
-    assert first == ((2, 1), (5, 1, 1), struct.pack("Pifif", array.data_ptr(), 7, 0.5, -1, 2.0))
-    assert second[2] == struct.pack("iP", 1, array.data_ptr())
-    with pytest.raises(CompileError, match="'unknown': is not in the compiled file"):
-        functions.initialize_functions(["unknown"])
-    with pytest.raises(ConfigError, match="must get a file"):
-        functions.load_cuda_from_binary_file(tmp_path / "nothing.fatbin")
+def test_compiled_file_needs_its_source(compiled, tmp_path):
+    """A compiled file without a source is refused."""
+    with pytest.raises(ConfigError, match="needs the source cuda_includes"):
+        PyCUDAFunctionManager().load_cuda_from_binary_file(tmp_path / "nothing.fatbin")
 
 
 def test_tensor_holder_is_a_pointer():

@@ -148,12 +148,6 @@ def test_kernels_are_known_by_name_and_loaded_once(backend):
         functions.load(FILL)
 
 
-def test_binary_is_for_pycuda(tmp_path):
-    """Only `pycuda` loads a compiled file."""
-    with pytest.raises(ConfigError, match=r"'cpu': loads no compiled file .got .*k.cubin.; use 'pycuda'"):
-        CUDAFunctionManager().load_binary(tmp_path / "k.cubin", FILL["cuda_c"])
-
-
 # ------------------------------------------------------------------ binding by name
 
 

@@ -58,28 +58,21 @@ class PyCudaBackend(GpuBackend):
     def compile(self, source: Source, constants: Mapping[str, Constant]) -> dict[str, Kernel]:
         """Compile for the current GPU, cached, and load."""
         self.require()
-        return self.load(self.build(source, constants), Path(source), constants)
+        binary = self.build(source, constants)
+        module = LoadedModule(loaded_driver().module_from_buffer(binary.read_bytes()), binary)
+        kernels: dict[str, Kernel] = {}
+        for name, signature in cuda_c.declared(Path(source), constants).items():
+            try:
+                kernels[name] = PyCudaKernel(signature, module)
+            except loaded_driver().LogicError:
+                if signature.owns_environments:
+                    raise  # of the others another kernel launches some, and the preprocessor removes some
+        return kernels
 
     def build(self, source: Source, constants: Mapping[str, Constant]) -> Path:
         """Compile for the current GPU into the cache; any thread may call it."""
         major, minor = torch.cuda.get_device_capability()
         return cuda_c.compile_cubin(Path(source), constants, f"sm_{major}{minor}")
-
-    def load(self, binary: Path, source: Path, constants: Mapping[str, Constant]) -> dict[str, Kernel]:
-        """Load a compiled file (cubin or fatbin) whose kernels ``source`` declares.
-
-        Kernels with a thread for each agent that the file lacks are skipped: another kernel launches them, or the
-        preprocessor removed them.
-        """
-        module = LoadedModule(loaded_driver().module_from_buffer(binary.read_bytes()), binary)
-        kernels: dict[str, Kernel] = {}
-        for name, signature in cuda_c.declared(source, constants).items():
-            try:
-                kernels[name] = PyCudaKernel(signature, module)
-            except loaded_driver().LogicError:
-                if signature.owns_environments:
-                    raise
-        return kernels
 
 
 class LoadedModule:
@@ -91,7 +84,7 @@ class LoadedModule:
 
     _held: ClassVar[list[tuple[weakref.ref[LoadedModule], Any]]] = []
 
-    def __init__(self, module: Any, binary: Path | None = None) -> None:
+    def __init__(self, module: Any, binary: Path) -> None:
         LoadedModule._held[:] = [each for each in LoadedModule._held if each[0]() is not None]
         LoadedModule._held.append((weakref.ref(self), module))
         self.module, self.binary = module, binary

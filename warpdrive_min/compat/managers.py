@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 
 from warpdrive_min import backends, data_manager, resetter
-from warpdrive_min.backends.base import ANY_RANK, Parameter, dtype_name
 from warpdrive_min.backends.cache import cached
 from warpdrive_min.backends.cuda_c import compile_cubin
-from warpdrive_min.backends.cuda_source import Signature, warp_drive_sizes, whole_text
-from warpdrive_min.backends.pycuda_driver import LoadedModule, PyCudaKernel, loaded_driver
+from warpdrive_min.backends.cuda_source import warp_drive_sizes, whole_text
 from warpdrive_min.compat import numba_modules
 from warpdrive_min.compat.functions import header_sizes
 from warpdrive_min.compat.project import default_source, source_of_binary
-from warpdrive_min.errors import CompileError, ConfigError, require
+from warpdrive_min.errors import ConfigError, require
 from warpdrive_min.files import replacing
 from warpdrive_min.function_manager import CUDAFunctionManager
 from warpdrive_min.registrar import EnvironmentRegistrar, env_registrar
@@ -177,11 +174,6 @@ class PyCUDAFunctionManager(_FunctionManager):
 
     of_backend = "pycuda"
 
-    def __init__(self, num_agents: int = 1, num_envs: int = 1, blocks_per_env: int = 1, process_id: int = 0) -> None:
-        super().__init__(num_agents, num_envs, blocks_per_env, process_id)
-        self._binary: Any = None
-        self._undeclared: set[str] = set()
-
     def load_cuda_from_source_code(self, code: str, default_functions_included: bool = True) -> None:
         """Compile CUDA C text and load its kernels.
 
@@ -195,30 +187,26 @@ class PyCUDAFunctionManager(_FunctionManager):
         self._load_source(str(cached({"code": code}, ".cu", lambda path: _write(path, code))))
 
     def load_cuda_from_binary_file(self, cubin: str | Path, default_functions_included: bool = True) -> None:
-        """Load compiled code (cubin, fatbin); `initialize_functions` names its kernels.
+        """Build the source of a compiled file.
 
-        A missing file in a folder `cuda_bin` is built from the source of its name in `cuda_includes`.
+        That is ``cuda_includes/x.cu`` for ``cuda_bin/x.fatbin``.
 
         Args:
-            cubin: File of compiled code.
+            cubin: File of compiled code; it need not exist.
             default_functions_included: Ignored: sampler, resetter and logger bring their own kernels.
 
         Raises:
-            ConfigError: The file does not exist.
+            ConfigError: There is no such source.
         """
-        path = Path(cubin)
-        if source := source_of_binary(path):
-            self._load_source(str(source))
-            return
-        do = "build it with nvcc, or load the source"
-        require(path.is_file(), "load_cuda_from_binary_file", "must get a file", path, do)
-        self._binary = LoadedModule(loaded_driver().module_from_buffer(path.read_bytes()))
+        source, do = source_of_binary(Path(cubin)), "put it there, or load the source"
+        require(source, "load_cuda_from_binary_file", "needs the source cuda_includes/x.cu of cuda_bin/x", cubin, do)
+        self._load_source(str(source))
 
     compile_and_load_cuda = _FunctionManager.load_registered
 
     @staticmethod
     def compile(main_file: str | Path, cubin_file: str | Path, arch: str | None = None) -> None:
-        """Compile a CUDA C source for `load_cuda_from_binary_file`.
+        """Compile a CUDA C source into a file.
 
         Uses the sizes of `update_env_header`. If `host` replaces `pycuda`, it compiles there and writes no file;
         loading compiles again.
@@ -248,23 +236,6 @@ class PyCUDAFunctionManager(_FunctionManager):
     def _load_source(self, source: str) -> None:
         sizes = warp_drive_sizes(whole_text(Path(source)), self.n_envs, self.n_agents, self.blocks_per_env)
         self.load({"cuda_c": Path(source)}, sizes)
-
-    def initialize_functions(self, names: Sequence[str]) -> None:
-        """Check that the named kernels are loaded, and find them in a compiled file.
-
-        Raises:
-            CompileError: A kernel does not exist.
-        """
-        for name in names:
-            if self._binary is not None and not self.has_function(name):
-                self.add_kernels({name: _undeclared_kernel(name, self._binary)})
-                self._undeclared.add(name)
-        super().initialize_functions(names)
-
-    def get_function(self, name: str) -> Any:
-        """Return a handle that launches the kernel."""
-        function = super().get_function(name)
-        return UndeclaredFunction(self, name, self._binary) if name in self._undeclared else function
 
 
 class NumbaFunctionManager(_FunctionManager):
@@ -345,51 +316,3 @@ class NumbaOUProcess(CUDASampler):
     """Our sampler of continuous actions."""
 
     reset_state = CUDASampler.reset_noise
-
-
-# ------------------------------------------------------------------ kernels of a compiled file
-
-
-class UndeclaredFunction:
-    """Kernel of a compiled file; its launch arguments are not checked.
-
-    Accepts both of WarpDrive's forms: ``f(*arguments, block=, grid=)`` and ``f[grid, block](*arguments)``.
-    """
-
-    def __init__(self, functions: CUDAFunctionManager, name: str, module: Any) -> None:
-        self.name = name
-        self._functions = functions
-        self._module = module
-
-    def __call__(self, *arguments: Any, block: Any = None, grid: Any = None) -> None:
-        """Enqueue one launch; does not synchronise."""
-        parameters = tuple(_taken(str(index), argument) for index, argument in enumerate(arguments))
-        kernel = PyCudaKernel(Signature(self.name, parameters, owns_environments=False), self._module)
-        plain = [each if isinstance(each, torch.Tensor) else each.item() for each in map(_sized, arguments)]
-        self._functions.prepare(kernel, plain, grid, block)()
-
-    def __getitem__(self, configuration: tuple[Any, ...]) -> Callable[..., None]:
-        """Return the launch with Numba's ``[grid, block]``."""
-        grid, block = configuration[:2]
-        return lambda *arguments: self(*arguments, block=block, grid=grid)
-
-
-def _sized(argument: Any) -> Any:
-    """Return Python numbers as 32-bit NumPy scalars; tensors and scalars unchanged."""
-    if isinstance(argument, torch.Tensor | np.generic):
-        return argument
-    return np.float32(argument) if isinstance(argument, float) else np.int32(argument)
-
-
-def _taken(name: str, argument: Any) -> Parameter:
-    value = _sized(argument)
-    if isinstance(value, torch.Tensor):
-        return Parameter(name, dtype_name(value.dtype), ANY_RANK)
-    return Parameter(name, str(value.dtype), 0)
-
-
-def _undeclared_kernel(name: str, module: Any) -> PyCudaKernel:
-    try:
-        return PyCudaKernel(Signature(name, (), owns_environments=False), module)
-    except loaded_driver().LogicError as error:
-        raise CompileError(f"kernel {name!r}: is not in the compiled file ({error})") from error
