@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from warp_drive.training.utils.distributed_train.distributed_trainer_numba import perform_distributed_training
-from warp_drive.training.utils.vertical_scaler import best_param_search, perform_auto_vertical_scaling
+from warp_drive.training.utils.vertical_scaler import perform_auto_vertical_scaling
 
 from tests.compat.builders import policy, settings
 from warpdrive_min.compat import scaling, scripts
@@ -24,45 +24,6 @@ def run_config(folder: Path) -> dict:
     sizes = {"num_envs": 2, "num_episodes": 8, "train_batch_size": 10, "num_gpus": 2}
     own = {"name": "single_cartpole", "env": {"episode_length": 5}}
     return own | settings(folder, {"shared": policy()}, **sizes)
-
-
-def limit(largest: int, tried: list[int]):
-    """Return a function that records arguments, and fails above a number."""
-
-    def func(number: int) -> None:
-        tried.append(number)
-        if number > largest:
-            raise MemoryError(f"{number} are too many")
-
-    return func
-
-
-@pytest.mark.parametrize(
-    ("low", "margin", "want", "tried"),
-    [
-        (1, 1, 13, [1, 2, 4, 8, 16, 12, 14, 13]),
-        (1, 4, 12, [1, 2, 4, 8, 16, 12]),
-        (40, 1, 13, [40, 20, 10, 20, 15, 12, 13, 14]),
-        (13, 1, 13, [13, 26, 19, 16, 14]),
-    ],
-)
-def test_best_param_search_as_worked_by_hand(low, margin, want, tried):
-    """The search finds 13, as by hand.
-
-    It halves until a number works, doubles until one does not, then bisects.
-    """
-    calls: list[int] = []
-    assert best_param_search(low, margin, limit(13, calls)) == want
-    assert calls == tried
-
-
-def test_best_param_search_says_that_nothing_works():
-    """The search returns None if 1 fails."""
-    calls: list[int] = []
-    assert best_param_search(4, 1, limit(0, calls)) is None
-    assert calls == [4, 2, 1]
-    with pytest.raises(ConfigError, match="needs low and margin from 1 on, and func"):
-        best_param_search(1, 1)
 
 
 def test_vertical_scaling_takes_what_the_script_would_train(tmp_path, monkeypatch):

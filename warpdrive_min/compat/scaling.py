@@ -26,49 +26,6 @@ Setup = Callable[..., Any]
 """WarpDrive's ``setup_trainer_and_train``: builds a wrapper and trainer; trains."""
 
 
-def best_param_search(low: int = 1, margin: int = 1, func: Callable[[int], Any] | None = None) -> int | None:
-    """Return the largest argument that a function accepts without error, or None.
-
-    ``low`` is halved while it fails, then doubled until it fails. Then the interval is halved down to ``margin``. Every
-    exception is a failure.
-
-    Args:
-        low: Initial number.
-        margin: Final width of the interval.
-        func: Function of a number from 1 on.
-
-    Raises:
-        ConfigError: ``low`` or ``margin`` is below 1, or ``func`` is None.
-    """
-    if low < 1 or margin < 1 or func is None:
-        raise ConfigError(
-            f"best_param_search: needs low and margin from 1 on, and func (got {low}, {margin} and {func}); pass them"
-        )
-
-    def works(number: int) -> bool:
-        try:
-            func(number)
-        except Exception as error:  # noqa: BLE001  (any error means that the number is too large)
-            log.info("%d does not work: %s", number, error)
-            return False
-        return True
-
-    while not works(low):
-        low //= 2
-        if low < 1:
-            return None
-    high = 2 * low
-    while works(high):
-        low, high = high, 2 * high
-    while high - low > margin:
-        middle = (low + high) // 2
-        if works(middle):
-            low = middle
-        else:
-            high = middle
-    return low
-
-
 def perform_auto_vertical_scaling(
     setup_trainer_and_train: Setup, config: Mapping[str, Any], num_iters: int = 2
 ) -> dict[str, Any]:
