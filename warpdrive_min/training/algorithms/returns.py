@@ -10,8 +10,9 @@ from warpdrive_min import backends
 from warpdrive_min.backends.base import Argument, Backend, Launch
 from warpdrive_min.function_manager import CUDAFunctionManager, core_sources
 from warpdrive_min.training.loop.rollout import RolloutBuffer
-from warpdrive_min.training.models.normalisation import LARGEST, ExactMoments, Moments, RunningMoments
+from warpdrive_min.training.models.normalisation import LARGEST, Moments, RunningMoments
 from warpdrive_min.training.models.parts import by_member
+from warpdrive_min.training.paths.exact.exact import Exact
 
 Key = tuple[tuple[int, torch.Size] | None, ...]
 
@@ -137,7 +138,7 @@ class RewardScale:
     """
 
     def __init__(
-        self, backend: Backend, buffer: RolloutBuffer, gamma: float, *members: int, exact: ExactMoments | None = None
+        self, backend: Backend, buffer: RolloutBuffer, gamma: float, *members: int, exact: Exact | None = None
     ) -> None:
         self._exact = exact
         rewards = buffer.rewards
@@ -169,9 +170,7 @@ class RewardScale:
         returns = self._returns.flatten()
         if self._members:
             returns = by_member(self._returns, *self._members).flatten(1).T
-        exact = self._exact
-        new = Moments.of(returns) if exact is None else Moments.exactly(returns, exact)
-        self.moments.merge(new, stopped)
+        self.moments.merge(Moments.of(returns, self._exact), stopped)
         scale = self.moments.scale
         if self._members:
             scale = scale[:, None].expand(-1, buffer.rewards.shape[1] // len(scale)).reshape(-1, 1)

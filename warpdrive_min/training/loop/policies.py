@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial, reduce
+from functools import reduce
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import torch
@@ -260,15 +260,13 @@ class PolicyGroup:
     def update_normalisers(self, buffer: RolloutBuffer) -> None:
         """Merge a rollout's observations into the moments of the models; enqueues."""
         of_observations: Moments | None = None
-        moments_of = Moments.of if self.exact is None else partial(Moments.exactly, exact=self.exact)
         for part, model in self.models.items():
             layers = normalisers(model)
             if part == "critic" and buffer.global_states is not None and layers:
-                moments = moments_of(buffer.global_states[:-1].flatten(0, -2))
+                moments = Moments.of(buffer.global_states[:-1].flatten(0, -2), self.exact)
             elif layers:
-                moments = of_observations = of_observations or moments_of(
-                    self._rows_of_observations(buffer.observations[:-1])
-                )
+                rows = self._rows_of_observations(buffer.observations[:-1])
+                moments = of_observations = of_observations or Moments.of(rows, self.exact)
             for layer in layers:
                 layer.merge(moments, self.stopped)
 

@@ -8,12 +8,15 @@ Source: Chan, Golub, LeVeque 1983, "Algorithms for computing the sample variance
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import torch
 from torch import nn
 
 from warpdrive_min.training.ranks import World, average
+
+if TYPE_CHECKING:
+    from warpdrive_min.training.paths.exact.exact import Exact
 
 Tensor = torch.Tensor
 
@@ -23,14 +26,6 @@ EPSILON: Final = 1e-8
 """Added to the variance."""
 FIRST_COUNT: Final = 1e-4
 """Weight of the initial mean 0 and variance 1, in rows."""
-
-
-class ExactMoments(Protocol):
-    """Kernels with one order of operations, as in `paths.exact.exact.Exact`."""
-
-    def moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the mean and the variance of rows (n, ...), (...) each."""
-        ...
 
 
 class Moments(NamedTuple):
@@ -44,23 +39,18 @@ class Moments(NamedTuple):
     n_rows: int
 
     @classmethod
-    def of(cls, rows: Tensor) -> Moments:
-        """Return the moments of ``(n_rows, ...)``, equally many on each rank; enqueues."""
+    def of(cls, rows: Tensor, exact: Exact | None = None) -> Moments:
+        """Return the moments of ``(n_rows, ...)``, equally many on each rank; enqueues.
+
+        ``exact`` has kernels with one order of operations, for the rows of all ranks; None: torch computes.
+        """
+        if exact is not None:
+            mean, variance = exact.moments(rows)
+            return cls(mean.double(), variance.double(), len(rows))
         variance, mean = torch.var_mean(rows, 0, correction=0)
-        return cls.over_ranks(mean, variance, len(rows))
-
-    @classmethod
-    def exactly(cls, rows: Tensor, exact: ExactMoments) -> Moments:
-        """Return the moments of the rows of all ranks, ``(n_rows, ...)``; enqueues."""
-        mean, variance = exact.moments(rows)
-        return cls(mean.double(), variance.double(), len(rows))
-
-    @classmethod
-    def over_ranks(cls, mean: Tensor, variance: Tensor, n_rows: int) -> Moments:
-        """Combine this rank's moments with those of all ranks; enqueues."""
         mean, variance = mean.double(), variance.double()
         together = average(mean.clone())
-        return cls(together, average(variance + (mean - together) ** 2), n_rows * World.of().size)
+        return cls(together, average(variance + (mean - together) ** 2), len(rows) * World.of().size)
 
 
 class RunningMoments(nn.Module):
