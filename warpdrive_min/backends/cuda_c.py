@@ -282,7 +282,7 @@ def _nvrtc(text: str, source: Path, path: Path, architecture: str, exact: bool) 
             path.write_bytes(bytes(Program(text, "c++", options).compile("cubin").code))
         except Exception as error:
             what = f"{source}: does not compile (NVRTC, {architecture})"
-            raise CompileError(f"{what}: {excerpt(errors_first(str(error), source.parent))}") from error
+            raise CompileError(f"{what}: {excerpt(errors_first(str(error)))}") from error
 
 
 @contextlib.contextmanager
@@ -313,7 +313,7 @@ def _nvcc(text: str, source: Path, path: Path, architecture: str, exact: bool) -
             (Path(folder) / name).symlink_to(target.resolve())
         write(Path(folder) / "unit.cu", text)
         command = ["nvcc", *flags, *(f"-I{name}" for name in included), "-o", "unit.cubin", "unit.cu"]
-        _run(command, f"{source}: does not compile (nvcc, {architecture})", source.parent, Path(folder))
+        _run(command, f"{source}: does not compile (nvcc, {architecture})", Path(folder))
         shutil.move(Path(folder) / "unit.cubin", path)
 
 
@@ -374,14 +374,14 @@ def compile_shared_library(
         CompileError: With the compiler's message.
     """
     what = f"{where}: does not compile ({shortened(compiler)})"
-    unit_path, near = path.with_suffix(".cpp"), Path(where).parent
+    unit_path = path.with_suffix(".cpp")
     write(unit_path, text)
     command = [*shlex.split(compiler), *flags]
     if unit_flags:
         object_path = path.with_suffix(".o")
-        _run([*command, *unit_flags, "-fPIC", "-c", "-o", str(object_path), str(unit_path)], what, near)
+        _run([*command, *unit_flags, "-fPIC", "-c", "-o", str(object_path), str(unit_path)], what)
         unit_path = object_path
-    _run([*command, "-shared", "-fPIC", "-o", str(path), str(unit_path)], what, near)
+    _run([*command, "-shared", "-fPIC", "-o", str(path), str(unit_path)], what)
     require(path.exists(), what, "the compiler has written no file", error=CompileError)
 
 
@@ -397,7 +397,7 @@ def preprocessed(text: str, source: Path, compiler: str, flags: Sequence[str]) -
             unit_path = folder / "unit.cpp"
             write(unit_path, text)
             command = [*shlex.split(compiler), *flags, f"-I{folder}", "-E", "-P", "-o", str(path), str(unit_path)]
-            _run(command, f"{source}: does not compile ({shortened(compiler)})", source.parent)
+            _run(command, f"{source}: does not compile ({shortened(compiler)})")
 
     return read(cached(key(text, source, flags=flags, compiler=compiler_version(compiler)), ".ii", make))
 
@@ -405,7 +405,6 @@ def preprocessed(text: str, source: Path, compiler: str, flags: Sequence[str]) -
 def _run(
     command: Sequence[str],
     what: str,
-    near: Path | None = None,
     folder: Path | None = None,
     timeout: float | None = None,
 ) -> str:
@@ -414,7 +413,6 @@ def _run(
     Args:
         command: Program and arguments.
         what: Start of the error message.
-        near: Folder of the source; its errors come first.
         folder: Working folder, also for temporary files; None: this process's.
         timeout: Timeout, s.
 
@@ -436,31 +434,12 @@ def _run(
         if number := full_disk_errno(said):
             do = f"make room, or set $TMPDIR and ${VARIABLE} to folders on another disk"
             raise DiskFullError.of(what, os.strerror(number).lower(), do=do)
-        raise CompileError(f"{what}: {excerpt(errors_first(said, near))}")
+        raise CompileError(f"{what}: {excerpt(errors_first(said))}")
     return output
 
 
-_ERROR: Final = re.compile(
-    r"^(?P<file>[^\n]*?)(?::\d+(?::\d+)?|\(\d+\)): (?:fatal |catastrophic )?error\b[^\n]*", re.MULTILINE
-)
-_CONTEXT: Final = re.compile(
-    r"In file included from |\s+from |[^\n]*: In (?:instantiation|substitution) |[^\n]*required (?:from|by) "
-)
-
-
-def errors_first(output: str, near: Path | None) -> str:
-    """Return a compiler's output, starting at its first error.
-
-    An error in a file of the folder ``near`` comes first, if there is one. The context of that error follows it.
-    Warnings before it are omitted.
-    """
-    found = list(_ERROR.finditer(output))
-    if not found:
-        return output
-    first = next((each for each in found if near and each["file"].startswith(str(near))), found[0])
-    before = output[: first.start()].splitlines()
-    context: list[str] = []
-    while before and _CONTEXT.match(before[-1]):
-        context.insert(0, before.pop())
-    earlier = output[found[0].start() : first.start()].splitlines()
-    return "\n".join([first[0], *context, *output[first.end() :].splitlines()[1:], *earlier])
+def errors_first(output: str) -> str:
+    """Return a compiler's output with the lines before its first error at the end."""
+    lines = output.splitlines()
+    first = next((index for index, line in enumerate(lines) if re.search(r"[\d)]: (\w+ )?error\b", line)), 0)
+    return "\n".join([*lines[first:], *lines[:first]])
