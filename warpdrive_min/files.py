@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import re
+import resource
 import shutil
 import stat
 import sys
@@ -247,10 +249,6 @@ def _disk_full_error(path: Path, number: int, n_bytes: int | None, do: str, more
 
 def _file_size_limit() -> int | None:
     """Return this process's file size limit, bytes, or None."""
-    if sys.platform == "win32":
-        return None
-    import resource  # noqa: PLC0415  (not on Windows)
-
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
     return None if limit == resource.RLIM_INFINITY else limit
 
@@ -343,8 +341,8 @@ def remove_leftovers(parent: Path, prefix: str = UNFINISHED) -> None:
 def lock_of(path: Path, *, wait: bool = False) -> int | None:
     """Lock a file or folder; closing the descriptor or exiting releases it.
 
-    None: another process has the lock, the path is missing or a link, or the system has no such locks. Windows has
-    none, and some network file systems have none for folders.
+    None: another process has the lock, the path is missing or a link, or the system has no such locks: some
+    network file systems have none for folders.
 
     Args:
         path: File or folder.
@@ -357,10 +355,6 @@ def lock_of(path: Path, *, wait: bool = False) -> int | None:
 
 def _lock(path: Path, wait: bool) -> int | None:
     """Lock as `lock_of`; raise BlockingIOError if another process has the lock."""
-    if sys.platform == "win32":
-        return None
-    import fcntl  # noqa: PLC0415  (not on Windows)
-
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import errno
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -73,8 +74,7 @@ class Child(subprocess.Popen[str]):
     """
 
     def __init__(self, command: Sequence[str], **options: Any) -> None:
-        guarded = list(command) if sys.platform == "win32" else _program("guard", command, options.get("env"))
-        super().__init__(guarded, start_new_session=True, **options)
+        super().__init__(_program("guard", command, options.get("env")), start_new_session=True, **options)
         self.args = command  # in messages
         register(self)
 
@@ -253,7 +253,7 @@ def _guard(parent: int, command: Sequence[str]) -> NoReturn:
     if code < 0:
         with contextlib.suppress(OSError, ValueError):  # SIGKILL and SIGSTOP have no handlers
             signal.signal(-code, signal.SIG_DFL)
-        _without_core_file()
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         os.kill(os.getpid(), -code)
     os._exit(code)
 
@@ -265,12 +265,6 @@ def _kill_descendants() -> None:
             for pid in pids:
                 os.kill(pid, signal.SIGKILL)
             os.wait()
-
-
-def _without_core_file() -> None:
-    import resource  # noqa: PLC0415  (not on Windows)
-
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def _tie(parent: int, command: Sequence[str]) -> NoReturn:

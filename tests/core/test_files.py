@@ -65,7 +65,6 @@ def test_link_and_mode_stay(write, tmp_path: Path) -> None:
     assert sorted(tmp_path.rglob("*")) == [link, target.parent, target]
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such files")
 @pytest.mark.parametrize("write", [write_atomically, files.append])
 def test_pipe_is_written_and_stays(write, tmp_path: Path) -> None:
     """Pipes and devices are written in place, and errors name them."""
@@ -149,7 +148,6 @@ def test_new_folders_are_of_one_process_each(tmp_path: Path) -> None:
         files.new_folder(tmp_path / "runs", names)
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no locks of folders")
 def test_held_folder_is_of_one_process(tmp_path: Path) -> None:
     """Only one process at a time locks a folder.
 

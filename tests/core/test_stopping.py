@@ -82,7 +82,6 @@ def test_signal_ends_a_command_with_a_line(stage, number, tmp_path):
     assert is_killed or list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no limit of files")
 def test_command_without_a_temporary_folder_ends_with_a_line(tmp_path):
     """Without a temporary folder, a command ends with one line.
 
