@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, MutableMapping
-from typing import TYPE_CHECKING, Final
+from collections import UserDict
+from typing import TYPE_CHECKING, Any, Final
 
 from warpdrive_min.errors import BackendUnavailable, known
 from warpdrive_min.lazy import on_first_use
@@ -17,47 +17,27 @@ else:
 __all__ = ["BACKENDS", "REPLACED_BY", "Availability", "Backend", "availability", "get"]
 
 
-class Backends(MutableMapping[str, "Backend"]):
+class Backends(UserDict[str, "Backend"]):
     """Backends by name, imported on first use; listing the names imports none.
 
-    Args:
-        classes: Module and class of each backend.
+    An entry begins as its module and class.
     """
 
-    def __init__(self, classes: dict[str, tuple[str, str]]) -> None:
-        self._backends: dict[str, tuple[str, str] | Backend] = dict(classes)
-
     def __getitem__(self, name: str) -> Backend:
-        backend = self._backends[name]
-        if isinstance(backend, tuple):
-            module, kind = backend
-            backend = self._backends[name] = getattr(importlib.import_module(f"{__name__}.{module}"), kind)()
-        return backend
-
-    def __setitem__(self, name: str, backend: Backend) -> None:
-        self._backends[name] = backend
-
-    def __delitem__(self, name: str) -> None:
-        del self._backends[name]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._backends
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._backends)
-
-    def __len__(self) -> int:
-        return len(self._backends)
+        found: Any = self.data[name]
+        if isinstance(found, tuple):
+            module, kind = found
+            self.data[name] = getattr(importlib.import_module(f"{__name__}.{module}"), kind)()
+        return self.data[name]
 
 
-BACKENDS: Final = Backends(
-    {
-        "cpu": ("cpu", "CpuBackend"),
-        "host": ("host", "HostBackend"),
-        "numba": ("numba_cuda", "NumbaBackend"),
-        "pycuda": ("pycuda_driver", "PyCudaBackend"),
-    }
-)
+_CLASSES: Any = {
+    "cpu": ("cpu", "CpuBackend"),
+    "host": ("host", "HostBackend"),
+    "numba": ("numba_cuda", "NumbaBackend"),
+    "pycuda": ("pycuda_driver", "PyCudaBackend"),
+}
+BACKENDS: Final = Backends(_CLASSES)
 """Backends by name, which `availability` describes."""
 
 REPLACED_BY: Final[dict[str, str]] = {}

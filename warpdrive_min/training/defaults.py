@@ -4,22 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Final, Literal, TypedDict
+from typing import Any, Final
 
 import numpy as np
 import torch
 
-Answer = Literal["ignore", "warn"]
-
-
-class _Errors(TypedDict):
-    divide: Answer
-    over: Answer
-    under: Answer
-    invalid: Answer
-
-
-ERRORS: Final[_Errors] = {"divide": "warn", "over": "warn", "under": "ignore", "invalid": "warn"}
+ERRORS: Final[dict[str, Any]] = {"divide": "warn", "over": "warn", "under": "ignore", "invalid": "warn"}
 """NumPy's default responses to floating-point errors."""
 DEVICES: Final = ("cpu", "cuda")
 
