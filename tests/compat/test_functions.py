@@ -8,12 +8,10 @@ import numpy as np
 import pytest
 import torch
 from example_envs.tag_continuous.generate_rollout_animation import generate_tag_env_rollout_animation
-from warp_drive.training.models.factory import default_models, dynamic_import
-from warp_drive.training.models.fully_connected import FullyConnected
 from warp_drive.training.trainers.trainer_base import all_equal, recursive_merge_config_dicts, verbose_print
 from warp_drive.training.trainers.trainer_ddpg import hard_update, soft_update
 from warp_drive.training.utils.param_scheduler import LRScheduler
-from warp_drive.utils.architecture_validate import DeviceArchitectures, calculate_blocks_per_env, validate_device_setup
+from warp_drive.utils.architecture_validate import calculate_blocks_per_env
 from warp_drive.utils.argument_fix import Argfix
 from warp_drive.utils.device_context import make_current_context
 
@@ -45,21 +43,6 @@ def test_learning_rate_needs_an_optimizer_and_a_start(arguments):
 def test_blocks_give_each_agent_a_thread():
     """A block has 1,024 threads, one for each agent."""
     assert [calculate_blocks_per_env(n) for n in (1, 1024, 1025, 5000)] == [1, 1, 2, 5]
-
-
-@pytest.mark.parametrize(
-    ("arch", "threads", "blocks", "want"),
-    [
-        ("sm_80", 1024, 1, True),
-        ("sm_80", 64, 2, False),
-        ("sm_90", 64, 8, True),
-        ("sm_90a", 64, 9, False),
-        ("sm_90", 1025, 1, False),
-    ],
-)
-def test_device_setup_depends_on_clusters(arch, threads, blocks, want):
-    """Several blocks for an environment need sm_90, and at most eight."""
-    assert validate_device_setup(arch, 10**7, threads, blocks) is want
 
 
 def test_old_argument_name_warns_and_works():
@@ -104,15 +87,11 @@ def test_target_follows_softly_or_at_once():
 def test_small_functions_are_warpdrives(capsys):
     """Small functions give WarpDrive's results.
 
-    Equality, a device's message, a multiprocessor's limits, models by name.
+    Equality, and a device's message.
     """
     assert [all_equal(values) for values in ([], [1, 1], [1, 2])] == [True, True, False]
     verbose_print("hello", 3)
     assert capsys.readouterr().out == "[Device 3]: hello \n"
-    assert (DeviceArchitectures.MaxBlocksPerSM["sm_86"], DeviceArchitectures.MaxThreadsPerSM["sm_86"]) == (16, 1536)
-    assert dynamic_import("fully_connected", default_models) is FullyConnected
-    with pytest.raises(ConfigError, match="known are fully_connected, "):
-        dynamic_import("nothing", default_models)
 
 
 def test_film_of_an_episode_shows_who_is_left():

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import logging
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Final, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 import torch
 
 from warpdrive_min import backends
-from warpdrive_min.backends.cuda_c import MAX_CLUSTER, has_clusters
-from warpdrive_min.errors import known, require
+from warpdrive_min.errors import require
 from warpdrive_min.function_manager import MAX_THREADS
 
 log = logging.getLogger(__name__)
@@ -25,26 +23,6 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 def calculate_blocks_per_env(num_agents: int) -> int:
     """Return the number of blocks that gives each agent a thread."""
     return max(1, -(-num_agents // MAX_THREADS))
-
-
-def validate_device_setup(arch: str, num_blocks: int, threads_per_block: int, blocks_per_env: int) -> bool:
-    """True if a launch can run; logs a warning if not.
-
-    The number of blocks does not matter: blocks that share an environment are a cluster, which is scheduled as one.
-
-    Args:
-        arch: Architecture, ``"sm_90"``.
-        num_blocks: Blocks of the grid; unused.
-        threads_per_block: Threads per block.
-        blocks_per_env: Blocks that share an environment.
-    """
-    if threads_per_block > MAX_THREADS:
-        log.warning("a block has at most %d threads (got %d)", MAX_THREADS, threads_per_block)
-        return False
-    if blocks_per_env > (MAX_CLUSTER if has_clusters(arch) else 1):
-        log.warning("%s cannot run %d blocks for an environment", arch, blocks_per_env)
-        return False
-    return True
 
 
 def make_current_context(device_id: int | None = None) -> Any:
@@ -99,23 +77,6 @@ BIG_NUMBER: Final = 1e20
 """Bound of WarpDrive's observation spaces."""
 
 
-class DeviceArchitectures:
-    """Limits of a multiprocessor, by architecture.
-
-    Source: the CUDA C++ Programming Guide, compute capabilities.
-    """
-
-    _BLOCKS_AND_THREADS: ClassVar = {
-        (16, 2048): "sm_35 sm_37",
-        (32, 2048): "sm_50 sm_52 sm_53 sm_60 sm_61 sm_62 sm_70 sm_72 sm_80 sm_90 sm_100",
-        (16, 1024): "sm_75",
-        (16, 1536): "sm_86 sm_87",
-        (24, 1536): "sm_89",
-    }
-    MaxBlocksPerSM: ClassVar = {arch: n for (n, _), names in _BLOCKS_AND_THREADS.items() for arch in names.split()}
-    MaxThreadsPerSM: ClassVar = {arch: n for (_, n), names in _BLOCKS_AND_THREADS.items() for arch in names.split()}
-
-
 def all_equal(values: Iterable[Hashable]) -> bool:
     """True if all values are equal, or there are no values."""
     return len(set(values)) <= 1
@@ -147,28 +108,6 @@ def hard_update(target: torch.nn.Module, source: torch.nn.Module) -> None:
         for to, value in zip(target.parameters(), source.parameters(), strict=True):
             to.copy_(value)
 
-
-_MODELS: Final = "warp_drive.training.models"
-default_models: Final = {
-    "fully_connected": f"{_MODELS}.fully_connected:FullyConnected",
-    "fully_connected_actor": f"{_MODELS}.fully_connected_actor_critic:FullyConnectedActor",
-    "fully_connected_action_value_critic": f"{_MODELS}.fully_connected_actor_critic:FullyConnectedActionValueCritic",
-}
-"""Class of each built-in model by name, as ``module:attribute``."""
-
-
-def dynamic_import(model_name: str, model_pool: Mapping[str, str]) -> Any:
-    """Import a model's class; the pool holds ``module:attribute`` by name.
-
-    Raises:
-        ConfigError: The pool has no such model.
-    """
-    require(model_name in model_pool, "model", "unknown", model_name, f"known are {known(model_pool)}")
-    module, _, attribute = model_pool[model_name].partition(":")
-    return getattr(importlib.import_module(module), attribute)
-
-
-# ------------------------------------------------------------------ sizes of a manual build
 
 header_sizes: dict[str, int] = {"n_envs": 1, "n_agents": 1, "blocks_per_env": 1}
 """Sizes for ``PyCUDAFunctionManager.compile``, set by `update_env_header`."""
