@@ -383,17 +383,6 @@ def test_unreadable_checkpoint_is_refused(tmp_path, damage):
     assert len(str(caught.value)) < 1_000
 
 
-def test_header_has_a_limit(tmp_path, monkeypatch):
-    """A header over the size limit is neither written nor read."""
-    path = save(tmp_path, state(1), header(1))
-    monkeypatch.setattr(checkpoint, "MAX_HEADER", 100)
-    with pytest.raises(CheckpointError, match=r"at most 100 bytes.*\(got 'more'\)"):
-        load(path)
-    with pytest.raises(ConfigError, match=r"header must have at most 100 bytes \(got \d+\)"):
-        save(tmp_path, state(2), header(2))
-    assert saved(tmp_path) == [1]
-
-
 def test_damaged_checkpoint_is_replaced(tmp_path):
     """A run saves over a damaged checkpoint."""
     for iteration in (1, 2):

@@ -332,16 +332,6 @@ def test_open_sinks_opens_what_is_named(tmp_path):
     assert open_sinks([], folder, "run", CONFIG) == []
 
 
-def test_open_sinks_refuses_an_unknown_name(tmp_path):
-    """An unknown sink's error lists the known names.
-
-    Nothing is opened or made.
-    """
-    with refused("saving.sinks", "excel"):
-        open_sinks(["jsonl", "excel"], tmp_path / "run", "run", CONFIG)
-    assert not (tmp_path / "run").exists()
-
-
 # ------------------------------------------------------------------ recent returns
 
 

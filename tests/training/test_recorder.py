@@ -13,9 +13,8 @@ from tests.agreement import start
 from tests.environments.clock import Clock
 from tests.environments.counter import Counter
 from tests.support import BACKENDS_HERE, is_simulated
-from tests.training.builders import make_recorder, refused
+from tests.training.builders import make_recorder
 from warpdrive_min import EnvWrapper
-from warpdrive_min.errors import DataError
 from warpdrive_min.policies import random_policy
 from warpdrive_min.training.loop.arrays import SharedLayout
 from warpdrive_min.training.loop.rollout import RolloutRecorder
@@ -184,14 +183,3 @@ def test_more_cuts_than_slots_are_counted_but_not_kept(backend: str) -> None:
     assert torch.equal(recorder.truncated_observations, first)
     assert not torch.equal(first[0], wrapper.cuda_data_manager.tensor("observations"))
     assert recorder.n_truncated.tolist() == [2, 2]
-
-
-def test_recorder_refuses_what_it_cannot_record() -> None:
-    """The recorder refuses zero steps and extra rows."""
-    wrapper = start("cartpole", {"episode_length": 7}, "cpu", 2)
-    with refused("recorder.n_steps", 0):
-        make_recorder(wrapper, 0)
-    recorder = make_recorder(wrapper, 3)
-    for step in (-1, 3):
-        with refused("record.step", step, DataError):
-            recorder.record(step)

@@ -48,8 +48,6 @@ TENSORS: Final = "state.safetensors"
 HEADER: Final = "state.json"
 HASH: Final = "header_sha256"
 """Header field with the SHA-256 of all fields but the tensors' hash."""
-MAX_HEADER: Final = 2**26
-"""Maximum size of a header, bytes."""
 BEST: Final = "best"
 FOLDER: Final = "checkpoints"
 """Folder of checkpoints in a run's folder."""
@@ -61,11 +59,9 @@ UNFINISHED, REPLACED, REMOVED = ".unfinished-", ".replaced-", ".removed-"
 PACKAGES: Final = ("warpdrive-min", "torch", "numpy", "safetensors")
 
 
-MAX_COUNT: Final = 2**53
-"""Maximum counter of a checkpoint, with room for a resumed run."""
-
 Tensors = dict[str, Tensor]
-Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
+Count = Annotated[int, Field(ge=0, le=2**53)]
+"""Counter of a checkpoint, with room for a resumed run."""
 Size = Annotated[int, Field(ge=1, le=MAX_SIZE)]
 Axis = Annotated[str, Field(pattern="^(first|last)$")]
 STRICT: Final = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
@@ -148,17 +144,12 @@ def read_header(what: str | Path, fields: Mapping[str, Any]) -> Header:
         CheckpointError: A field is missing, unknown, or breaks a rule.
     """
     try:
-        header = Header(**fields)
+        return Header(**fields)
     except ValidationError as error:
         faults = error.errors(include_url=False)
         got: object = listed([f"{'.'.join(map(str, each['loc'])) or 'header'}: {each['msg']}" for each in faults])
     except TypeError as error:  # a field name that is not a string
         got = error
-    else:
-        for name, count in (("iteration", header.iteration), ("env_steps", header.env_steps)):
-            if count > MAX_COUNT:
-                raise _damaged(what, f"{name} must be at most {MAX_COUNT:,}", count)
-        return header
     raise _damaged(what, f"must have the fields of schema {SCHEMA}", got)
 
 
@@ -413,11 +404,6 @@ def _write(folder: Path, copies: Tensors, header: Header) -> None:
     _safetensors().save_file(copies, folder / TENSORS)
     fields = {"schema": SCHEMA, **asdict(header), "sha256": _hash(folder / TENSORS)}
     text = json.dumps({**fields, HASH: _hash_of(fields)}, indent=1, allow_nan=False) + "\n"
-    rule, do = (
-        f"its header must have at most {MAX_HEADER:,} bytes",
-        "give the environment a smaller config",
-    )
-    require(len(text) <= MAX_HEADER, "checkpoint", rule, len(text), do)
     (folder / HEADER).write_text(text)
     shutil.copymode(folder / HEADER, folder / TENSORS)  # safetensors makes it private
 
@@ -432,18 +418,13 @@ def _verified(path: Path) -> Header:
     for file in (header_file, tensor_file):
         if not file.is_file():
             raise _damaged(f"checkpoint {path}", f"needs {file.name}")
-    rule = f"must be a whole JSON object of at most {MAX_HEADER:,} bytes, with schema and sha256"
     try:
-        with header_file.open("rb") as opened:
-            text = opened.read(MAX_HEADER + 1)
-        if len(text) > MAX_HEADER:
-            raise _damaged(header_file, rule, "more")
-        fields = json.loads(text)
+        fields = json.loads(header_file.read_bytes())
         own_hash = fields.pop(HASH, None)  # earlier releases wrote none
         is_whole = own_hash in (None, _hash_of(fields))
         schema, sha256 = fields.pop("schema"), fields.pop("sha256")
     except (OSError, ValueError, AttributeError, KeyError, TypeError, RecursionError) as error:
-        raise _damaged(header_file, rule, error) from error
+        raise _damaged(header_file, "must be a whole JSON object with schema and sha256", error) from error
     check_schema(header_file, schema, fields)
     header = read_header(header_file, fields)
     if not is_whole:

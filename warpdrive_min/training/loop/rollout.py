@@ -10,7 +10,6 @@ import torch
 
 from warpdrive_min.constants import DONE, FINAL_OBSERVATIONS, TERMINATED, TRUNCATED
 from warpdrive_min.environment import earliest_truncation
-from warpdrive_min.errors import DataError, require
 from warpdrive_min.function_manager import CUDAFunctionManager, core_sources
 from warpdrive_min.training.loop.arrays import AgentArrays, flat_entries
 from warpdrive_min.training.paths.fused.shared import SharedRows
@@ -37,13 +36,9 @@ class RolloutRecorder:
         wrapper: Started wrapper.
         n_steps: Steps of a rollout.
         arrays: Arrays of any policy; rewards and last observations are those of all agents in them.
-
-    Raises:
-        ConfigError: ``n_steps`` is not positive.
     """
 
     def __init__(self, wrapper: EnvWrapper, n_steps: int, arrays: AgentArrays) -> None:
-        require(n_steps >= 1, "recorder.n_steps", "must be positive", n_steps)
         self._data, self._arrays, self._backend = wrapper.cuda_data_manager, arrays, wrapper.backend
         data = self._data
         n_envs, n_agents = arrays.rewards.shape
@@ -124,11 +119,7 @@ class RolloutRecorder:
         self.n_truncated.zero_()
 
     def prepare(self, step: int) -> None:
-        """Prepare the launch for a row; `record` does so at first use.
-
-        Raises:
-            DataError: The rollout has no such row.
-        """
+        """Prepare the launch for a row; `record` does so at first use."""
         if step not in self._launches:
             self._launches[step] = self._prepare(step)
 
@@ -136,9 +127,6 @@ class RolloutRecorder:
         """Record the last env step as row ``step``; enqueues.
 
         Call it after the step and before the next reset. The first call for a row prepares its launch.
-
-        Raises:
-            DataError: The rollout has no such row.
         """
         self.prepare(step)
         for place, entries in self._gathered:
@@ -159,8 +147,6 @@ class RolloutRecorder:
         return {**self._sums, **more, "n_cuts": n_cuts}
 
     def _prepare(self, step: int) -> Launch:
-        n = len(self.rewards)
-        require(0 <= step < n, "record.step", f"must be from 0 to {n - 1}", step, error=DataError)
         arguments = self._arguments | {
             "reward_row": self.rewards[step],
             "terminated_row": self.terminated[step],

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-from warpdrive_min.errors import DataError, known, one_line, require
+from warpdrive_min.errors import DataError, one_line, require
 from warpdrive_min.files import append, explain_full_disk, write_atomically
 from warpdrive_min.packages import install_command, optional_package
 from warpdrive_min.training.loop import checkpoint
@@ -58,7 +58,7 @@ def open_sinks(
             will be repeated. None: the run is new.
 
     Raises:
-        ConfigError: A name is unknown, a package is missing, or a new run finds the file of another one.
+        ConfigError: A package is missing, or a new run finds the file of another one.
         DataError: A file to be continued is not made of rows.
     """
     folder = Path(folder)
@@ -68,8 +68,6 @@ def open_sinks(
         "tensorboard": lambda: TensorBoard(folder / "tensorboard", config, resume_iteration),
         "wandb": lambda: WeightsAndBiases(folder, run_name, config, resume_iteration),
     }
-    for name in names:
-        require(name in makers, "saving.sinks", "unknown sink", name, f"known are {known(makers)}")
     sinks = [makers[name]() for name in names]
     folder.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as opened:
