@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 
@@ -30,15 +29,8 @@ def capture(backend: Backend, work: Callable[[], None]) -> Callable[[], None]:
     with collection_paused(), backend.stream() as stream, torch.cuda.graph(graph, stream=stream):
         work()
     torch.cuda.synchronize()
-    return _Replay(graph, work)
 
+    def replay(keep: Callable[[], None] = work) -> None:
+        graph.replay()
 
-@dataclass(frozen=True, slots=True)
-class _Replay:
-    """CUDA graph, with the owner of its kernels and arrays."""
-
-    graph: torch.cuda.CUDAGraph
-    work: Callable[[], None]
-
-    def __call__(self) -> None:
-        self.graph.replay()
+    return replay

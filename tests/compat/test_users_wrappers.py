@@ -216,7 +216,7 @@ def test_users_wrapper_is_scaled_by_its_script(backend, tmp_path, monkeypatch):
     def deaf(run_configuration, verbose):
         script(config, verbose)
 
-    with pytest.raises(ConfigError, match=r"as trainer\.num_envs says, 1 \(got 2\)"):
+    with pytest.raises(ConfigError, match=r"trainer\.num_envs = 1 environments \(got 2\)"):
         perform_auto_vertical_scaling(deaf, config)
 
 

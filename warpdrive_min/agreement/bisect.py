@@ -18,7 +18,7 @@ import torch
 
 from warpdrive_min import tracing
 from warpdrive_min.agreement.changes import Change, Setting, is_fresh, shared_memory_filler
-from warpdrive_min.agreement.compare import Array, difference
+from warpdrive_min.agreement.compare import Array, bits, difference
 from warpdrive_min.agreement.report import place
 from warpdrive_min.agreement.subject import Subject
 from warpdrive_min.backends.base import Launch
@@ -232,9 +232,9 @@ def _of_arrays(where: str, kernel: str, one: Pair, other: Pair, run: Run | None)
         got = b.get(name)
         if got is None or got is want or got.shape != want.shape or got.dtype != want.dtype or _is_scratch(name, run):
             continue
-        differs = _bits(want) != _bits(got)
+        differs = bits(want) != bits(got)
         if name in a_before:
-            differs &= (_bits(want) != _bits(a_before[name])) | (_bits(got) != _bits(b_before[name]))
+            differs &= (bits(want) != bits(a_before[name])) | (bits(got) != bits(b_before[name]))
         elif differs.any():
             differs &= ~is_fresh(want, got)
         if differs.any():
@@ -247,10 +247,6 @@ def _of_arrays(where: str, kernel: str, one: Pair, other: Pair, run: Run | None)
             is_rounding = want.dtype.kind == "f" and error <= ROUNDING * size
             return Fault(where, kernel, name, index, values, is_rounding)
     return None
-
-
-def _bits(array: Array) -> Array:
-    return np.ascontiguousarray(array).view(f"u{array.dtype.itemsize}").reshape(array.shape)
 
 
 def _is_scratch(name: str, run: Run | None) -> bool:

@@ -134,7 +134,7 @@ class _Bits(Tolerance):
     """Tolerance for equal bits: -0 is not 0, and a NaN agrees with itself."""
 
     def _agrees(self, want: Array, got: Array, error: Array, ulps: Array) -> Array:
-        agrees: Array = _bits(want) == _bits(got)
+        agrees: Array = bits(want) == bits(got)
         return agrees
 
 
@@ -177,7 +177,8 @@ def same_bits(want: Any, got: Any) -> bool:
     return one.shape == other.shape and one.dtype == other.dtype and one.tobytes() == other.tobytes()
 
 
-def _bits(array: Array) -> Array:
+def bits(array: Array) -> Array:
+    """Return an array's bits, as unsigned integers of its size."""
     return np.ascontiguousarray(array).view(f"u{array.dtype.itemsize}").reshape(array.shape)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import logging
 import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,15 +11,14 @@ from typing import Any
 
 from torch.multiprocessing.spawn import spawn
 
-from warpdrive_min.compat.models import building
+from warpdrive_min.compat.models import Building, building
 from warpdrive_min.compat.trainers import first_trainer
 from warpdrive_min.env_wrapper import EnvWrapper
-from warpdrive_min.errors import ConfigError, require
+from warpdrive_min.errors import require
 from warpdrive_min.processes import set_rank_variables
+from warpdrive_min.training.config import RunConfig
 from warpdrive_min.training.scale import distributed
 from warpdrive_min.training.scale.autoscale import auto_scale
-
-log = logging.getLogger(__name__)
 
 Setup = Callable[..., Any]
 """WarpDrive's ``setup_trainer_and_train``: builds a wrapper and trainer; trains."""
@@ -43,26 +41,24 @@ def perform_auto_vertical_scaling(
     Raises:
         ConfigError: The function makes no trainer, its policies have separate arrays, or no environment fits.
     """
-    found = first_trainer(lambda: setup_trainer_and_train(run_configuration=config, verbose=False))
-    if found is None:
-        raise ConfigError(
-            "perform_auto_vertical_scaling: the function must make a trainer of warp_drive (got none); let it build one"
-        )
-    do = "choose num_envs yourself, or leave separate placeholders off"
-    require(not found.models.arrays[0], "perform_auto_vertical_scaling", "policies must share arrays", do=do)
-    n_steps = found.config.trainer.train_batch_size // found.config.trainer.num_envs
+
+    def made(sized: Mapping[str, Any]) -> tuple[RunConfig, Building]:
+        return first_trainer(lambda: setup_trainer_and_train(run_configuration=sized, verbose=False))
+
+    settings, models = made(config)
+    what, do = "perform_auto_vertical_scaling", "choose num_envs yourself, or leave separate placeholders off"
+    require(not models.arrays[0], what, "policies must share arrays", do=do)
+    n_steps = settings.trainer.train_batch_size // settings.trainer.num_envs
 
     def wrapper_of(num_envs: int) -> EnvWrapper:
-        sized = _sized(config, num_envs, n_steps * num_envs)
-        made = first_trainer(lambda: setup_trainer_and_train(run_configuration=sized, verbose=False))
-        got = made and made.models.env.n_envs
-        what, rule = "perform_auto_vertical_scaling", "the function must make as many environments as trainer.num_envs"
-        if made is None or got != num_envs:
-            raise ConfigError.of(what, f"{rule} says, {num_envs}", got, "let it take the number from its run config")
-        return made.models.env
+        wrapper = made(_sized(config, num_envs, n_steps * num_envs))[1].env
+        rule = f"the function must make trainer.num_envs = {num_envs} environments"
+        do = "take their number from the config"
+        require(wrapper.n_envs == num_envs, what, rule, wrapper.n_envs, do)
+        return wrapper
 
-    with building(found.models) as models:
-        best = auto_scale(found.config, wrapper_of, models.policies, n_iterations=num_iters).saturation
+    with building(models):
+        best = auto_scale(settings, wrapper_of, models.policies, n_iterations=num_iters).saturation
     return _sized(config, best.num_envs, best.train_batch_size)
 
 

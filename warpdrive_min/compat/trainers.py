@@ -114,7 +114,7 @@ class TrainerBase(trainer.Trainer):
             arrays = (create_separate_placeholders_for_each_policy, obs_dim_corresponding_to_num_agents)
             n_steps = settings.trainer.train_batch_size // settings.trainer.num_envs
             found = Building(env_wrapper, policies, arrays, settings.policy, self._given, n_steps)
-            raise _TrainerMadeError(FirstTrainer(settings, found))
+            raise _TrainerMadeError(settings, found)
         self._n_played = 0
         arguments = trainer_arguments(
             policies,
@@ -388,14 +388,6 @@ class TrainerDDPG(TrainerBase):
 # ------------------------------------------------------------------ inspection of a script
 
 
-@dataclass(frozen=True, slots=True)
-class FirstTrainer:
-    """Run that a script is about to train."""
-
-    config: RunConfig
-    models: Building
-
-
 _stops_at_trainer: ContextVar[bool] = ContextVar("_stops_at_trainer", default=False)
 
 
@@ -405,21 +397,24 @@ class _TrainerMadeError(BaseException):
     A `BaseException`, because a script might catch an `Exception`.
     """
 
-    def __init__(self, found: FirstTrainer) -> None:
-        super().__init__(found)
-        self.found = found
 
+def first_trainer(script: Callable[[], Any]) -> tuple[RunConfig, Building]:
+    """Run a script up to its first trainer; return the trainer's config and models.
 
-def first_trainer(script: Callable[[], Any]) -> FirstTrainer | None:
-    """Run a script up to its first trainer; return the trainer's arguments, or None."""
+    Raises:
+        ConfigError: It makes none.
+    """
     token = _stops_at_trainer.set(True)
     try:
         script()
     except _TrainerMadeError as reached:
-        return reached.found
+        config, models = reached.args
+        return config, models
     finally:
         _stops_at_trainer.reset(token)
-    return None
+    raise ConfigError(
+        "perform_auto_vertical_scaling: the function must make a trainer of warp_drive (got none); let it build one"
+    )
 
 
 # ------------------------------------------------------------------ settings

@@ -416,6 +416,8 @@ class PolicyConfig(_Section):
     def _check(self) -> None:
         if self.algorithm == "DDPG":
             self._require("tau", self.tau is not None, "must be given for DDPG", "0.05 is WarpDrive's")
+            rule = "must be an ActorCriticConfig for algorithm DDPG, which has two networks"
+            self._require("model", isinstance(self.model, ActorCriticConfig), rule)
             rule, do = (
                 "must be A2C or PPO for a centralised critic",
                 "leave centralised_critic out, or use one of these",
@@ -424,8 +426,9 @@ class PolicyConfig(_Section):
             rule = "must be false for DDPG, whose replay buffer holds unscaled rewards"
             self._require("normalize_rewards", not self.normalize_rewards, rule, "leave it out, or scale the rewards")
         else:
-            rule = f"must be one schedule for algorithm {self.algorithm}, which has one network"
-            self._require("lr", not isinstance(self.lr, LearningRates), rule)
+            why = f"for algorithm {self.algorithm}, which has one network"
+            self._require("model", isinstance(self.model, ModelConfig), f"must be a ModelConfig {why}")
+            self._require("lr", not isinstance(self.lr, LearningRates), f"must be one schedule {why}")
 
     @property
     def models(self) -> dict[str, ModelConfig]:
