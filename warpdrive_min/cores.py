@@ -17,9 +17,9 @@ def n_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def load() -> float | None:
-    """Return the load average (1 min) per usable core; None if unknown."""
-    return os.getloadavg()[0] / n_cores() if hasattr(os, "getloadavg") else None
+def load() -> float:
+    """Return the load average (1 min) per usable core."""
+    return os.getloadavg()[0] / n_cores()
 
 
 def busy(load: float | None, n: int) -> str:

@@ -35,8 +35,7 @@ def _note() -> None:
         torch.set_num_threads(1)
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_note)
+os.register_at_fork(after_in_child=_note)
 
 
 def serve_forks() -> None:

@@ -19,7 +19,7 @@ import threading
 import time
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NoReturn, Protocol
+from typing import Any, Final, NoReturn
 
 PR_SET_PDEATHSIG: Final = 1
 """Option of Linux's ``prctl``: signal at the end of the starting thread.
@@ -44,14 +44,6 @@ def set_rank_variables(rank: int, n_processes: int, address: str, port: str | in
 
 
 # ------------------------------------------------------------------ starting a program
-
-
-class Killable(Protocol):
-    """A child process that can be killed at any time."""
-
-    def kill(self) -> None:
-        """Kill it, without waiting for its end."""
-        ...
 
 
 _ALIVE: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
@@ -143,7 +135,7 @@ def _program(mode: str, command: Sequence[str], env: Mapping[str, str] | None = 
 # ------------------------------------------------------------------ ending children
 
 
-def register(child: Killable) -> None:
+def register(child: Any) -> None:
     """Register a child for `kill_all`; kill it now if that was called."""
     _ALIVE.add(child)
     if _is_stopping.is_set():

@@ -21,8 +21,7 @@ from typing import Any, Final
 
 from warpdrive_min.processes import end_children, is_rank, kill_all
 
-_NAMES: Final = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGXCPU")
-SIGNALS: Final = tuple(getattr(signal, name) for name in _NAMES if hasattr(signal, name))
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGXCPU)
 """Signals that end a command.
 
 Sent by Ctrl-C, a job scheduler, a closed terminal, Ctrl-\\ or a CPU time limit.

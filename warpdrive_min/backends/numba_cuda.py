@@ -381,8 +381,8 @@ def _keep_modules_simulated() -> None:
     from numba.cuda.simulator import kernel  # noqa: PLC0415
 
     guard = threading.Lock()
-    if hasattr(os, "register_at_fork"):  # a child must not inherit a locked guard
-        os.register_at_fork(before=guard.acquire, after_in_parent=guard.release, after_in_child=guard.release)
+    # A child must not inherit a locked guard.
+    os.register_at_fork(before=guard.acquire, after_in_parent=guard.release, after_in_child=guard.release)
     n_inside: dict[int, int] = {}
 
     @contextlib.contextmanager

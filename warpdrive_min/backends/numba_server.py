@@ -41,7 +41,7 @@ class Job(NamedTuple):
 
 def start() -> None:
     """Start the server, if no kernel is cached yet; `stop` ends it."""
-    is_possible = hasattr(os, "fork") and hasattr(socket, "send_fds") and importlib.util.find_spec("numba_cuda")
+    is_possible = importlib.util.find_spec("numba_cuda")
     is_simulated = os.environ.get("NUMBA_ENABLE_CUDASIM", "0") not in ("", "0")
     if _running or not is_possible or is_simulated or any(folder().glob(f"*{NUMBA_SUFFIX}")):
         return

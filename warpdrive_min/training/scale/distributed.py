@@ -31,7 +31,7 @@ import torch
 import torch.distributed.nn
 from torch import distributed
 
-from warpdrive_min import backends, processes
+from warpdrive_min import backends, cores, processes
 from warpdrive_min.errors import TrainingError, require
 from warpdrive_min.files import own_folder, write_atomically
 from warpdrive_min.stopping import RANK_SIGNALS, Stopped, ignore_signals, set_handlers
@@ -174,10 +174,7 @@ def require_processes(n: int, env_backend: str | None = None) -> None:
     """
     if env_backend is not None and on_gpu(env_backend):
         _require_gpus(n)
-    most = max(
-        ALWAYS_ALLOWED_PROCESSES,
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
-    )
+    most = max(ALWAYS_ALLOWED_PROCESSES, cores.n_cores())
     require(
         n <= most, "training", f"must have at most {most} processes on this machine, one per core", n, "start fewer"
     )
