@@ -3,9 +3,9 @@
 A folder of checkpoints has one writer. It holds ``checkpoint_<iteration>/`` of the last iterations and ``best/``, each
 with two files. A killed writer leaves names that start with a dot:
 
-* ``.unfinished-NAME``: incomplete; the next `save` removes it.
+* ``.unfinished-NAME``: incomplete; the next save removes it.
 * ``.replaced-NAME``: complete; stands for NAME while that is missing, between the two renames that replace it.
-* ``.removed-NAME``: partly removed; the next `save` removes it.
+* ``.removed-NAME``: partly removed; the next save removes it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from typing_extensions import TypedDict  # typing's is enough from Python 3.12
 
 from warpdrive_min.collector import collection_paused
 from warpdrive_min.config import MAX_SEED, MAX_SIZE, NonNegativeFloat
-from warpdrive_min.errors import CheckpointError, known, require, require_int
+from warpdrive_min.errors import CheckpointError, known, require
 from warpdrive_min.files import explain_full_disk
 from warpdrive_min.packages import install_command, optional_package
 from warpdrive_min.training.config import RunConfig
@@ -153,28 +153,6 @@ def read_header(what: str | Path, fields: Mapping[str, Any]) -> Header:
     raise _damaged(what, f"must have the fields of schema {SCHEMA}", got)
 
 
-def save(
-    folder: str | Path, tensors: Mapping[str, Tensor], header: Header, keep_last: int = 3, is_best: bool = False
-) -> Path:
-    """Write a checkpoint and return its path; synchronises.
-
-    A process killed during the call leaves either the old state of the folder or the new one.
-
-    Args:
-        folder: Folder of one run's checkpoints; created if missing.
-        tensors: Tensors by name, ``section/name``, on any device; views and shared storage are allowed.
-        header: All other data of the run.
-        keep_last: Number of checkpoints to keep of this and earlier iterations, without ``best``.
-        is_best: Replace ``best`` too.
-
-    Raises:
-        ConfigError: ``keep_last`` is below 1, or safetensors is not installed.
-        DiskFullError: The disk is full; existing checkpoints stay.
-    """
-    require_int("checkpoint.keep_last", keep_last, high=2**63 - 1)
-    return _save(Path(folder), _copies(tensors), header, keep_last, is_best)
-
-
 class Writer:
     """Thread that writes the checkpoints of one run, one after the other.
 
@@ -186,16 +164,24 @@ class Writer:
         self._error: BaseException | None = None
 
     def save(self, folder: Path, tensors: Mapping[str, Tensor], header: Header, keep_last: int, is_best: bool) -> Path:
-        """Copy the tensors and start to write them, as `save`; synchronises.
+        """Copy the tensors and start to write them; synchronises.
 
-        Waits for the checkpoint before.
+        Waits for the checkpoint before. A process that is killed leaves either the old state of the folder or the new
+        one.
+
+        Args:
+            folder: Folder of one run's checkpoints; created if missing.
+            tensors: Tensors by name, ``section/name``, on any device; views and shared storage are allowed.
+            header: All other data of the run.
+            keep_last: Number of checkpoints to keep of this and earlier iterations, without ``best``; at least 1.
+            is_best: Replace ``best`` too.
 
         Returns:
             Path of the checkpoint, which exists after `wait`.
 
         Raises:
             ConfigError: safetensors is not installed.
-            DiskFullError: There was no room for the checkpoint before; so for any error of `save`.
+            DiskFullError: There was no room for the checkpoint before; so for any other error.
         """
         self.wait()
         copies = _copies(tensors)
@@ -215,7 +201,7 @@ class Writer:
         """Wait until the last checkpoint is on disk.
 
         Raises:
-            DiskFullError: There was no room for it; so for any error of `save`.
+            DiskFullError: There was no room for it; so for any other error.
         """
         if self._thread is not None:
             self._thread.join()  # returns at once in a fork
@@ -225,7 +211,7 @@ class Writer:
 
 
 def prepare() -> None:
-    """Import and read what the first `save` needs; any thread may call it.
+    """Import and read what the first checkpoint needs; any thread may call it.
 
     Raises:
         ConfigError: safetensors is not installed.
