@@ -300,7 +300,7 @@ def test_command_saves_the_episode(tmp_path):
         (["cartpole", "--policy", "best"], f"unknown policy (got 'best'); known are {', '.join(POLICIES)}"),
         (["cartpole", "--backend", "tpu"], "unknown backend (got 'tpu')"),
         (["cartpole", "--config", "gravity"], "render.config: must be KEY=VALUE (got 'gravity')"),
-        (["cartpole", "--config", "colour=1"], "'colour' is not a key of cartpole; keys of cartpole are cart_mass"),
+        (["cartpole", "--config", "colour=1"], "cartpole.colour: is not a key (known are cart_mass"),
         (["cartpole", "--config", "cart_mass=-1"], "cartpole.cart_mass: must be greater than 0 (got -1"),
         (["cartpole", "--env-id", "1"], "env_id: must be from 0 to n_envs - 1 = 0 (got 1)"),
     ],

@@ -101,10 +101,6 @@ def make_environment(name: str, config: Mapping[str, Any], who: str) -> Environm
         ConfigError: A key of the config is unknown, a value breaks a rule, or the constructor failed.
     """
     cls: Any = environment_class(name)
-    if name in environments():
-        keys = type(cls().config).model_fields
-        for key in config:
-            require(key in keys, who, f"{key!r} is not a key of {name}", do=f"keys of {name} are {known(keys)}")
     try:
         environment: Environment = cls(**config)
     except WarpDriveError:
