@@ -308,11 +308,11 @@ def test_module_is_unloaded_where_another_one_is_loaded():
 
     module = Module()
     there = weakref.ref(module)
-    loaded = pycuda_driver.LoadedModule(module)
+    loaded = pycuda_driver.LoadedModule(module, Path("kernels.cubin"))
     del module, loaded
     gc.collect()
     assert there() is not None
-    pycuda_driver.LoadedModule(Module())
+    pycuda_driver.LoadedModule(Module(), Path("kernels.cubin"))
     assert there() is None
 
 
