@@ -8,11 +8,11 @@ import itertools
 import math
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import torch
 from torch import nn
@@ -33,6 +33,7 @@ from warpdrive_min.training.paths.table import choose
 if TYPE_CHECKING:
     from warpdrive_min.training.actions import ActionSpace
     from warpdrive_min.training.config import ModelConfig
+    from warpdrive_min.training.paths.exact.exact import Exact
 
 Tensor = torch.Tensor
 ModelInput = Tensor | SharedRows | ActingInput | LearningInput
@@ -234,22 +235,7 @@ def over(mask: Tensor, state: Tensor) -> Tensor:
     return mask.view(-1, *[1] * (state.dim() - 1))
 
 
-class ExactLayers(Protocol):
-    """Interface of the kernels of exact training, with one order of operations.
-
-    `warpdrive_min.training.paths.exact.exact.Exact` implements it.
-    """
-
-    def perceptron(self, inputs: Tensor, weights: Sequence[Tensor], activation: str) -> Tensor:
-        """Return the outputs of linear layers, ``(..., n_outputs)``."""
-        ...
-
-    def tanh(self, x: Tensor) -> Tensor:
-        """Return the hyperbolic tangents."""
-        ...
-
-
-def linear(layer: nn.Linear, inputs: Tensor, exact: ExactLayers | None) -> Tensor:
+def linear(layer: nn.Linear, inputs: Tensor, exact: Exact | None) -> Tensor:
     """Return the outputs of one layer, by exact kernels if given."""
     if exact is None:
         outputs: Tensor = layer(inputs)
@@ -271,7 +257,7 @@ class PolicyHead(nn.Linear):
         """Number of outputs of each type; one entry for all outputs of a box."""
         self.bounds = float(config.output_w), float(config.output_b)
         """Scale and centre of a box's actions."""
-        self.exact: ExactLayers | None = None
+        self.exact: Exact | None = None
         """Kernels of exact training, which bound the head; None uses torch."""
 
     def bound(self, outputs: Tensor) -> Tensor:
@@ -309,7 +295,7 @@ class Trunk(nn.Sequential):
         """Name of the activation after each layer."""
         self.fused = config.fused
         """`ModelConfig.fused`: use one kernel."""
-        self.exact: ExactLayers | None = None
+        self.exact: Exact | None = None
         """Kernels of exact training, which compute all layers; None uses others."""
         self._kernels: dict[tuple[Any, ...], Callable[..., Tensor] | None] = {}
         """Kernels chosen so far; None stands for torch."""
