@@ -24,22 +24,20 @@ WORKERS: Final = 4
 
 
 @contextmanager
-def compiled(device: torch.device, rehearse: Callable[[], None]) -> Iterator[Callable[[], bool]]:
+def compiled(device: torch.device, rehearse: Callable[[], None]) -> Iterator[None]:
     """Compile kernels in threads while the block runs; it must launch none.
-
-    The block gets a function that returns True while a kernel compiles.
 
     Args:
         device: GPU that loads them; on another device, nothing is done.
         rehearse: Function that launches kernels by `launch`; none runs, so outputs stay unset.
     """
     if device.type != "cuda":
-        yield lambda: False
+        yield
         return
     with collection_paused(), Compilers(device) as compilers:
         with rehearsal(compilers), torch.no_grad():
             rehearse()
-        yield compilers.are_busy
+        yield
         gc.collect()  # while they compile; else it would interrupt the first iterations
         compilers.finish()
 
@@ -94,10 +92,6 @@ class Compilers(ThreadPoolExecutor):
         kernel = compile_()
         self._on_device(lambda: kernel.run)  # the property loads it
         return kernel
-
-    def are_busy(self) -> bool:
-        """True if a kernel is not yet compiled."""
-        return not all(kernel.done() for kernel in self._kernels)
 
     def finish(self) -> None:
         """Wait for all kernels; report it if it takes long."""
