@@ -561,10 +561,10 @@ class Episodes:
         """Compile the kernel into the cache; any thread may call it.
 
         Raises:
+            BackendUnavailable: The backend does not run CUDA C on a GPU.
             CompileError: The environment's step cannot be repeated in a launch, or the kernel does not compile.
         """
-        backend: Any = self._subject.backend
-        backend.build(self._subject.sources["cuda_c"], self.constants)
+        self._subject.backend.build(self._subject.sources["cuda_c"], self.constants)
 
     def bound(self, n_steps: int, **arguments: torch.Tensor) -> Launch:
         """Return a launch of up to ``n_steps`` steps, until all episodes are over.

@@ -19,7 +19,7 @@ from warpdrive_min.backends.base import FLAGS
 from warpdrive_min.backends.cuda_rollouts import entries_constant
 from warpdrive_min.backends.host import HostBackend
 from warpdrive_min.environment import environment_constants
-from warpdrive_min.errors import CompileError, ConfigError
+from warpdrive_min.errors import BackendUnavailable, CompileError, ConfigError
 from warpdrive_min.function_manager import BLOCKS_PER_WORKER, LANES, LaunchShape
 from warpdrive_min.perceptron import Packed, Perceptron
 from warpdrive_min.rng import STREAM_ACTIONS, philox, uniform
@@ -402,6 +402,14 @@ def test_episodes_compile_for_the_gpu(form, hidden):
     source = Path(wrapper.env.kernel_sources["cuda_c"])
     assert list(cuda_c.declared(source, constants)) == ["play_episodes"]
     assert b"play_episodes" in cuda_c.compile_cubin(source, constants, "sm_90").read_bytes()
+
+
+def test_episodes_compile_only_on_a_gpu():
+    """The error names the backend, and one that compiles them."""
+    network = matrix_units.Sizes(4, 8, 8, 2, 1, False).layers(is_tanh=True, is_tf32=False)
+    episodes = Episodes(made("cartpole", "host", 3, exact=False)._subject(AUTO_RESET=False), network)
+    with pytest.raises(BackendUnavailable, match=r"'host': must run CUDA C on a GPU .*; use pycuda"):
+        episodes.compile()
 
 
 def test_step_that_no_policy_can_act_between_says_so(tmp_path):

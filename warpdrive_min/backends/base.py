@@ -218,6 +218,15 @@ class Backend(abc.ABC):
             CompileError: The source does not compile; with the compiler's message.
         """
 
+    def build(self, source: Source, constants: Mapping[str, Constant]) -> Path:
+        """Compile for torch's current GPU into the cache; any thread may call it.
+
+        Raises:
+            BackendUnavailable: The backend does not run CUDA C on a GPU.
+            CompileError: As `compile`.
+        """
+        raise BackendUnavailable(f"backend {self.name!r}: must run CUDA C on a GPU to compile in a thread; use pycuda")
+
     @property
     def device(self) -> torch.device:
         """Device of the arrays."""

@@ -70,7 +70,7 @@ class PyCudaBackend(GpuBackend):
         return kernels
 
     def build(self, source: Source, constants: Mapping[str, Constant]) -> Path:
-        """Compile for the current GPU into the cache; any thread may call it."""
+        """Compile for torch's current GPU into the cache; any thread may call it."""
         major, minor = torch.cuda.get_device_capability()
         return cuda_c.compile_cubin(Path(source), constants, f"sm_{major}{minor}")
 
