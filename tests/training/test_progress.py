@@ -38,9 +38,18 @@ def test_progress_elsewhere_is_a_line_for_each_row():
     got = shown([row(10, tagger=12.3456, runner=-4), row(20, tagger=math.nan)], is_terminal=False)
     assert got.splitlines() == [
         "iteration 10/30  1,234,567 env steps/s  "
-        "mean return by policy (higher is better): tagger 12.35, runner -4  0:02:00 left",
+        "mean return by policy (higher is better): tagger 12.35, runner -4  at most 0:02:00 left",
         "iteration 20/30  1,234,567 env steps/s  0:01:00 left",
     ]
+
+
+def test_time_left_leaves_out_the_first_iteration():
+    """The first iteration includes compilation; the first estimate is a bound.
+
+    It took 10 s, each later one 1 s.
+    """
+    got = shown([row(1), row(3), row(20)], is_terminal=False, seconds=(0, 10, 12, 29)).splitlines()
+    assert [line.split("  ")[-1] for line in got] == ["at most 0:04:50 left", "0:00:27 left", "0:00:10 left"]
 
 
 def test_progress_of_a_resumed_run_counts_its_own_iterations():

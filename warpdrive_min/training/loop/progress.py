@@ -45,6 +45,8 @@ class ProgressLine:
         self._n_iterations, self._start, self._verbose = n_iterations, start, verbose
         self._console, self._clock = console or terminal.Console(), clock
         self._started_s = clock()
+        self._first: tuple[int, float] | None = None
+        """Iteration and time, s, of the first row: the start and compilation are before it."""
         self._next = start
         """Iteration from which a row is printed."""
         self._unprinted = ""
@@ -79,7 +81,7 @@ class ProgressLine:
         ]
         if returns:
             parts.append(f"mean return by policy (higher is better): {', '.join(returns)}")
-        parts.append(f"{self._left(iteration)} left")
+        parts.append(f"{self._left(iteration, self._clock())} left")
         text = "  ".join(parts)
         self._bar.update(self._task, completed=iteration, description=text)
         self._unprinted = f"iteration {iteration}/{self._n_iterations}  {text}"
@@ -92,10 +94,16 @@ class ProgressLine:
             self._console.print(line, soft_wrap=True, highlight=False, markup=False)
         self._unprinted = ""
 
-    def _left(self, iteration: int) -> str:
-        """Return the time left at the mean speed, as h:mm:ss."""
-        done = iteration - self._start
-        if done <= 0:
+    def _left(self, iteration: int, now_s: float) -> str:
+        """Return the time left at the mean speed since the first row, as h:mm:ss.
+
+        At the first row it is a bound.
+        """
+        self._first = self._first or (iteration, now_s)
+        is_first = self._first[0] == iteration
+        before, since_s = (self._start, self._started_s) if is_first else self._first
+        if iteration <= before:
             return "unknown time"
-        left_s = (self._clock() - self._started_s) / done * (self._n_iterations - iteration)
-        return str(timedelta(seconds=round(left_s))) if left_s < A_CENTURY_S else "over a century"
+        left_s = (now_s - since_s) / (iteration - before) * (self._n_iterations - iteration)
+        left = str(timedelta(seconds=round(left_s))) if left_s < A_CENTURY_S else "over a century"
+        return f"at most {left}" if is_first and left_s else left
