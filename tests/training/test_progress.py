@@ -20,13 +20,13 @@ def row(iteration: int, **returns: float) -> dict[str, float | int]:
 def shown(rows, *, is_terminal: bool, seconds=(0, 60, 120), **options) -> str:
     """Return the display of 30 iterations with a given clock.
 
-    It gives ``seconds`` at each row.
+    It gives ``seconds`` at each row, or at each iteration without one.
     """
     output, ticks = io.StringIO(), iter(seconds)
     console = Console(file=output, force_terminal=is_terminal, width=160, color_system=None)
     with ProgressLine(30, console=console, clock=lambda: next(ticks), **options) as progress:
         for each in rows:
-            progress.update(each)
+            progress.advance(each) if isinstance(each, int) else progress.update(each)
     return output.getvalue()
 
 
@@ -76,6 +76,34 @@ def test_progress_of_many_rows_is_about_twenty_lines():
     assert printed == [*range(1, 30, 2)]
     got = shown(rows[:-1], is_terminal=False, seconds=range(30)).splitlines()
     assert [int(line.split()[1].partition("/")[0]) for line in got] == [*range(1, 29, 2), 28]
+
+
+def numbers(lines: str) -> list[int]:
+    return [int(line.split()[1].partition("/")[0]) for line in lines.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("rows", "seconds", "printed"),
+    [
+        ({1}, [*range(0, 300, 10)], [1, *range(4, 30, 3)]),  # rows at the ends of a slow run
+        ({1, 15}, [each / 2 for each in range(30)], [1, 4, 7, 10, 13, 15, 18, 21, 24, 27]),
+        ({1, *range(2, 30, 2)}, [each / 100 for each in range(30)], [1, *range(4, 30, 2)]),  # rows suffice
+    ],
+)
+def test_iterations_without_rows_are_printed_where_rows_are_rare(rows, seconds, printed):
+    """A run that writes few rows prints its iterations, without metrics."""
+    steps = [row(each) if each in rows else each for each in range(1, 30)]
+    assert numbers(shown(steps, is_terminal=False, seconds=seconds)) == printed
+
+
+def test_first_iteration_after_five_seconds_is_printed():
+    """A run whose rows are far apart soon prints an estimate."""
+    ticks, output = iter([0.0, 1.0, *(1 + each / 10 for each in range(1, 60))]), io.StringIO()
+    with ProgressLine(2_000, console=Console(file=output), clock=lambda: next(ticks)) as progress:
+        progress.update(row(1))
+        for each in range(2, 60):
+            progress.advance(each)
+    assert output.getvalue().splitlines()[1:] == ["iteration 41/2000  0:03:16 left"]
 
 
 def test_progress_in_a_terminal_is_a_bar():

@@ -248,6 +248,8 @@ def _train(trainer: Trainer, plan: Plan, iterations: int | None, quiet: bool, ce
             row = trainer.train(1, wait=False)
             if row:
                 progress.update(row)
+            elif trainer.wrapper.backend.device.type == "cpu":
+                progress.advance(trainer.iteration)
             if certifier is not None:
                 certifier.note(row)
             # All ranks must stop together, or they wait for each other; they synchronise when metrics are logged.

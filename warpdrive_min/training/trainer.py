@@ -145,6 +145,8 @@ class Trainer(Run):
                     if self.is_due(self.config.saving.metrics_log_freq) or self.iteration == 1:
                         row = self.log_metrics()  # the host waits only here and to save
                         progress.update(row)
+                    elif self.wrapper.backend.device.type == "cpu":
+                        progress.advance(self.iteration)
                     if self.is_due(self.config.saving.model_params_save_freq):
                         self.save_checkpoint(wait=False)
         finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from types import TracebackType
 from typing import Final, Self
@@ -17,6 +17,8 @@ from warpdrive_min.training.loop.metrics import EPISODIC_RETURN, STEPS_PER_S, Ro
 
 LINES: Final = 20
 """Printed lines of a run, about."""
+EARLY_S: Final = 5.0
+"""Time after which the first iteration without a row is printed, s."""
 A_CENTURY_S: Final = 100 * 365.25 * 24 * 3600
 
 
@@ -24,7 +26,8 @@ class ProgressLine:
     """Progress display: iterations, speed, each policy's mean return and time left.
 
     Use it in a ``with`` statement. In a terminal it is a bar that each `update` redraws. Elsewhere, as in the log of a
-    job, it prints about `LINES` lines: the first row, the last one, and others at equal distances.
+    job, it prints about `LINES` lines: the first row, the last one, and others at equal distances; where rows are
+    rarer, also iterations without one.
 
     Args:
         n_iterations: Iterations at the end of the run.
@@ -46,9 +49,14 @@ class ProgressLine:
         self._console, self._clock = console or terminal.Console(), clock
         self._started_s = clock()
         self._first: tuple[int, float] | None = None
-        """Iteration and time, s, of the first row: the start and compilation are before it."""
+        """Iteration and time, s, of the first display; the start and compilation are before it."""
         self._next = start
         """Iteration from which a row is printed."""
+        self._every = math.ceil((n_iterations - start) / LINES)
+        self._has_estimate = False
+        """True if a line was printed after `EARLY_S`."""
+        self._metrics: list[str] = []
+        """Parts of the latest row's line."""
         self._unprinted = ""
         """Line of the latest row, if it was not printed."""
         self._bar = Progress(
@@ -72,7 +80,7 @@ class ProgressLine:
 
     def update(self, row: Row) -> None:
         """Display a row of metrics."""
-        iteration = int(row["iteration"])
+        iteration, now_s = int(row["iteration"]), self._clock()
         parts = [f"{row[STEPS_PER_S]:,.0f} env steps/s"] if STEPS_PER_S in row else []
         returns = [
             f"{name.removesuffix(f'/{EPISODIC_RETURN}')} {value:.4g}"
@@ -81,13 +89,29 @@ class ProgressLine:
         ]
         if returns:
             parts.append(f"mean return by policy (higher is better): {', '.join(returns)}")
-        parts.append(f"{self._left(iteration, self._clock())} left")
-        text = "  ".join(parts)
-        self._bar.update(self._task, completed=iteration, description=text)
-        self._unprinted = f"iteration {iteration}/{self._n_iterations}  {text}"
+        self._metrics = parts
+        self._unprinted = self._line(iteration, now_s, parts)
         if iteration >= self._next:
-            self._print(self._unprinted)
-            self._next = iteration + math.ceil((self._n_iterations - self._start) / LINES)
+            self._print_now(self._unprinted, iteration, now_s)
+
+    def advance(self, iteration: int) -> None:
+        """Display a finished iteration without a row, which its device must have run."""
+        now_s = self._clock()
+        line = self._line(iteration, now_s, [])
+        is_early = not self._has_estimate and now_s - self._started_s >= EARLY_S
+        if is_early or iteration >= self._next + self._every - 1:  # else a row is soon due
+            self._print_now(line, iteration, now_s)
+
+    def _line(self, iteration: int, now_s: float, parts: Sequence[str]) -> str:
+        """Return the line of an iteration, and redraw the bar."""
+        left = self._left(iteration, now_s)
+        self._bar.update(self._task, completed=iteration, description="  ".join([*self._metrics, left]))
+        return "  ".join([f"iteration {iteration}/{self._n_iterations}", *parts, left])
+
+    def _print_now(self, line: str, iteration: int, now_s: float) -> None:
+        self._print(line)
+        self._next = iteration + self._every
+        self._has_estimate |= now_s - self._started_s >= EARLY_S
 
     def _print(self, line: str) -> None:
         if line and self._verbose and not self._console.is_terminal:
@@ -95,15 +119,15 @@ class ProgressLine:
         self._unprinted = ""
 
     def _left(self, iteration: int, now_s: float) -> str:
-        """Return the time left at the mean speed since the first row, as h:mm:ss.
+        """Return the time left at the mean speed since the first display, as h:mm:ss.
 
-        At the first row it is a bound.
+        At the first one it is a bound.
         """
         self._first = self._first or (iteration, now_s)
         is_first = self._first[0] == iteration
         before, since_s = (self._start, self._started_s) if is_first else self._first
         if iteration <= before:
-            return "unknown time"
+            return "unknown time left"
         left_s = (now_s - since_s) / (iteration - before) * (self._n_iterations - iteration)
         left = str(timedelta(seconds=round(left_s))) if left_s < A_CENTURY_S else "over a century"
-        return f"at most {left}" if is_first and left_s else left
+        return f"at most {left} left" if is_first and left_s else f"{left} left"
