@@ -29,7 +29,7 @@ from warpdrive_min.errors import known
 from warpdrive_min.rendering import Episode
 from warpdrive_min.stopping import SIGNALS, Stopped, saved
 from warpdrive_min.training.config import RunConfig
-from warpdrive_min.training.loop import checkpoint
+from warpdrive_min.training.loop import checkpoint, progress
 from warpdrive_min.training.record.trained import find_checkpoint, find_policies, load_policies
 from warpdrive_min.training.scale import autoscale
 from warpdrive_min.training.trainer import Trainer
@@ -75,6 +75,14 @@ def test_busy_machine_is_named_once(tmp_path, monkeypatch, load, more, n):
     monkeypatch.setattr(train_command.cores, "n_cores", lambda: 4)
     done = train(tmp_path, *more)
     assert done.output.count("this machine is busy (load 12 on 4 cores): numbers unreliable") == n
+
+
+def test_long_run_on_a_cpu_names_the_setting_that_shortens_it(tmp_path, monkeypatch):
+    """The advice comes once, after the time left."""
+    monkeypatch.setattr(progress, "EARLY_S", 0.0)
+    monkeypatch.setattr(progress, "LONG_S", -1.0)
+    (line,) = (line for line in train(tmp_path).output.splitlines() if "on this CPU" in line)
+    assert line.endswith("left on this CPU; Ctrl-C saves, and --set trainer.num_episodes=N trains for fewer than 32")
 
 
 def test_train_saves_the_run_and_says_what_to_do_with_it(trained, tmp_path):

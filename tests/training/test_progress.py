@@ -106,6 +106,24 @@ def test_first_iteration_after_five_seconds_is_printed():
     assert output.getvalue().splitlines()[1:] == ["iteration 41/2000  0:03:16 left"]
 
 
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [
+        ((0, 100, 160), ["at most 0:48:20 left on this CPU"]),  # the first iteration takes long
+        ((0, 1, 91), ["0:42:00 left on this CPU"]),
+        ((0, 1, 7, 600), []),  # fast at first
+        ((0, 60, 120), []),
+    ],
+)
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_long_run_is_told_once(is_terminal, seconds, told):
+    """A run of more than half an hour says so, with advice."""
+    steps = [row(1), *range(2, len(seconds))]
+    got = shown(steps, is_terminal=is_terminal, seconds=seconds, advice=" on this CPU")
+    lines = got.replace("\r", "\n").replace("\x1b[2K", "").splitlines()
+    assert [line for line in lines if line.endswith("on this CPU")] == told
+
+
 def test_progress_in_a_terminal_is_a_bar():
     """In a terminal, a bar shows the last row.
 

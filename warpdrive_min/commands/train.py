@@ -241,14 +241,17 @@ def _train(trainer: Trainer, plan: Plan, iterations: int | None, quiet: bool, ce
     last = trainer.n_iterations if iterations is None else min(trainer.n_iterations, trainer.iteration + iterations)
     if talks:
         _say_start(trainer, plan)
-    is_alone = trainer.world.size == 1
-    with _signals(once=is_alone) as caught, ProgressLine(last, trainer.iteration, talks) as progress:
+    is_alone, is_on_cpu = trainer.world.size == 1, trainer.wrapper.backend.device.type == "cpu"
+    n_episodes = trainer.config.trainer.num_episodes
+    advice = f" on this CPU; Ctrl-C saves, and --set trainer.num_episodes=N trains for fewer than {n_episodes:,}"
+    progress = ProgressLine(last, trainer.iteration, talks, advice=advice if is_on_cpu else "")
+    with _signals(once=is_alone) as caught, progress:
         is_stopped = False
         while trainer.iteration < last and not trainer.is_finished and not is_stopped:
             row = trainer.train(1, wait=False)
             if row:
                 progress.update(row)
-            elif trainer.wrapper.backend.device.type == "cpu":
+            elif is_on_cpu:
                 progress.advance(trainer.iteration)
             if certifier is not None:
                 certifier.note(row)

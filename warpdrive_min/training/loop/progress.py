@@ -19,6 +19,8 @@ LINES: Final = 20
 """Printed lines of a run, about."""
 EARLY_S: Final = 5.0
 """Time after which the first iteration without a row is printed, s."""
+LONG_S: Final = 1800.0
+"""Time left above which advice is printed, s."""
 A_CENTURY_S: Final = 100 * 365.25 * 24 * 3600
 
 
@@ -35,6 +37,7 @@ class ProgressLine:
         verbose: False: print nothing.
         console: Output; None: standard output.
         clock: Clock, s.
+        advice: Printed once, after the time left, if that is more than `LONG_S` some seconds after the start.
     """
 
     def __init__(
@@ -44,9 +47,10 @@ class ProgressLine:
         verbose: bool = True,
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
+        advice: str = "",
     ) -> None:
         self._n_iterations, self._start, self._verbose = n_iterations, start, verbose
-        self._console, self._clock = console or terminal.Console(), clock
+        self._console, self._clock, self._advice = console or terminal.Console(), clock, advice
         self._started_s = clock()
         self._first: tuple[int, float] | None = None
         """Iteration and time, s, of the first display; the start and compilation are before it."""
@@ -93,6 +97,7 @@ class ProgressLine:
         self._unprinted = self._line(iteration, now_s, parts)
         if iteration >= self._next:
             self._print_now(self._unprinted, iteration, now_s)
+        self._advise(iteration, now_s)
 
     def advance(self, iteration: int) -> None:
         """Display a finished iteration without a row, which its device must have run."""
@@ -101,6 +106,14 @@ class ProgressLine:
         is_early = not self._has_estimate and now_s - self._started_s >= EARLY_S
         if is_early or iteration >= self._next + self._every - 1:  # else a row is soon due
             self._print_now(line, iteration, now_s)
+        self._advise(iteration, now_s)
+
+    def _advise(self, iteration: int, now_s: float) -> None:
+        """Print the advice if the run is long; only the first estimate counts."""
+        if self._advice and self._verbose and now_s - self._started_s >= EARLY_S:
+            if self._left_s(iteration, now_s) > LONG_S:
+                self._console.print(f"{self._left(iteration, now_s)}{self._advice}", soft_wrap=True, highlight=False)
+            self._advice = ""
 
     def _line(self, iteration: int, now_s: float, parts: Sequence[str]) -> str:
         """Return the line of an iteration, and redraw the bar."""
@@ -123,11 +136,16 @@ class ProgressLine:
 
         At the first one it is a bound.
         """
+        left_s = self._left_s(iteration, now_s)
+        if math.isnan(left_s):
+            return "unknown time left"
+        left = str(timedelta(seconds=round(left_s))) if left_s < A_CENTURY_S else "over a century"
+        return f"at most {left} left" if left_s and self._first == (iteration, now_s) else f"{left} left"
+
+    def _left_s(self, iteration: int, now_s: float) -> float:
+        """Return the time left, s; NaN before the first iteration."""
         self._first = self._first or (iteration, now_s)
         is_first = self._first[0] == iteration
         before, since_s = (self._start, self._started_s) if is_first else self._first
-        if iteration <= before:
-            return "unknown time left"
-        left_s = (now_s - since_s) / (iteration - before) * (self._n_iterations - iteration)
-        left = str(timedelta(seconds=round(left_s))) if left_s < A_CENTURY_S else "over a century"
-        return f"at most {left} left" if is_first and left_s else f"{left} left"
+        done = iteration - before
+        return (now_s - since_s) / done * (self._n_iterations - iteration) if done > 0 else math.nan
