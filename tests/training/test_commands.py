@@ -224,6 +224,13 @@ def _outside(folder: Path) -> None:
     (folder / "run_config.yaml").write_text(run_config_path("cartpole").read_text().replace("single_cartpole", "dim"))
 
 
+@pytest.mark.parametrize("package", ["bench", "warpdrive_min.bench"])
+def test_train_names_the_plot_command_of_the_installation(package, tmp_path, monkeypatch):
+    """It needs no console script, which a checkout may lack."""
+    monkeypatch.setattr(train_command, "bench_package", lambda: package)
+    assert f"  plot:     python -m {package} plot {tmp_path}" in train(tmp_path, "--iterations", "2").output
+
+
 @pytest.mark.parametrize("target", ["dim_pole.py", "dim_pole:DimPole"])
 def test_train_takes_an_environment_by_path_or_class(target, tmp_path, monkeypatch):
     """It uses the run config next to the class; every printed command works."""
@@ -236,7 +243,7 @@ def test_train_takes_an_environment_by_path_or_class(target, tmp_path, monkeypat
     assert f"{target}: backend cpu, 8 environments, 10 iterations of 64 env steps" in result.output
     folder = Path("runs", "dim", "experiments", "r")
     assert f"run folder: {folder}" in result.output
-    assert f"  plot:     warpdrive-bench plot {folder}\n" in result.output
+    assert f"  plot:     python -m bench plot {folder}\n" in result.output
     told = [
         line.split(":", 1)[1] for line in result.output.splitlines() if line.startswith("  ") and "plot:" not in line
     ]

@@ -35,6 +35,7 @@ from warpdrive_min.config import MAX_SEED
 from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.errors import require
 from warpdrive_min.files import remove_unused, require_writable, write_atomically
+from warpdrive_min.packages import bench_package
 from warpdrive_min.processes import is_rank
 from warpdrive_min.stopping import NOTHING_SAVED, RANK_SIGNALS, SIGNALS, Stopped, set_handlers, set_saved_work_report
 from warpdrive_min.training.config import RunConfig
@@ -336,7 +337,7 @@ def _say_end(trainer: Trainer, plan: Plan, is_stopped: bool) -> None:
     env = plan.env_option.removeprefix(" -e")
     say(f"  evaluate: {PROGRAM} evaluate {folder}{plan.env_option}")
     say(f"  render:   {PROGRAM} render{env} --policy {folder} --out episode.html")
-    say(f"  plot:     warpdrive-bench plot {folder}")
+    say(f"  plot:     python -m {bench_package()} plot {folder}")
     more = "" if trainer.iteration < trainer.n_iterations else " --set trainer.num_episodes=MORE"
     say(f"  resume:   {plan.resume(trainer.folder)}{more}")
 

@@ -24,6 +24,7 @@ from warpdrive_min.commands.environments import environments, read_settings, rep
 from warpdrive_min.config import MAX_SEED
 from warpdrive_min.errors import WarpDriveError, known, require
 from warpdrive_min.files import require_writable, write_atomically
+from warpdrive_min.packages import bench_package
 from warpdrive_min.policies import random_policy
 from warpdrive_min.terminal import Console
 
@@ -224,7 +225,7 @@ def _show(console: Console, path: str, title: str, findings: Sequence[Finding], 
             rate = "" if speed.bytes_per_s is None else f"{speed.bytes_per_s / 1e9:.3g}"
             speed_table.add_row(speed.backend, f"{speed.n_envs:,}", f"{speed.env_steps_per_s:,.0f}", rate)
         console.print(speed_table)
-        command = f"`python -m bench run --env {path}`"
+        command = f"`python -m {bench_package()} run --env {path}`"
         console.say(f"rough speed from one run; for publishable numbers use {command}")
 
 
