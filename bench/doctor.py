@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,9 +25,11 @@ from .core.record import SWEEPS
 from .workloads.cases import CASES
 
 LOAD_HIGH: Final = 0.5
-"""Load per core above which timings are unreliable."""
+"""Other programs' share of the cores above which timings are unreliable."""
 LOAD_NOTED: Final = 0.1
-"""Load per core above which a note is added."""
+"""Other programs' share of the cores above which a note is added."""
+LOAD_WINDOW_S: Final = 1.0
+"""Duration of the load's measurement, s; the load average includes programs that have ended."""
 CACHE_BYTES: Final = 2**30
 """Free space below which compiled kernels may not fit."""
 HOT_C: Final = 80
@@ -189,13 +192,18 @@ def _cpu(root: Path) -> Iterator[Finding]:
 
 
 def _load(cores: float) -> Iterator[Finding]:
-    load = os.getloadavg()[0]
-    says = f"{load:.2f} running or waiting processes in the last minute, on {cores:g} cores"
+    others = machine.OtherProcesses()
+    time.sleep(LOAD_WINDOW_S)
+    share = others.busy()
+    if share is None:
+        yield Finding("load", "note", "cannot be read", install_command("bench"))
+        return
+    says = f"other programs use {share:.0%} of {cores:g} cores now"
     misleads = f"{says}: times of `cpu` and `host` are unreliable"
     yield first(
         "load",
-        (load > LOAD_HIGH * cores, "problem", misleads, "wait, or end other programs"),
-        (load > LOAD_NOTED * cores, "note", says, "wait, if you measure for publication"),
+        (share > LOAD_HIGH, "problem", misleads, "wait, or end other programs"),
+        (share > LOAD_NOTED, "note", says, "wait, if you measure for publication"),
         (True, "ok", says),
     )
 

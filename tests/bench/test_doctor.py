@@ -124,12 +124,18 @@ def test_governor_and_turbo_are_read(tmp_path, files, levels):
         assert "cpupower" in governor.do
 
 
-@pytest.mark.parametrize(("load", "level"), [(0.1, "ok"), (1.0, "note"), (3.0, "problem")])
-def test_load_is_judged_by_the_cores(monkeypatch, load, level):
-    """Load is judged per core: a tenth is a note, half a problem."""
-    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
+@pytest.mark.parametrize(("share", "level"), [(0.03, "ok"), (0.3, "note"), (0.7, "problem"), (None, "note")])
+def test_load_is_that_of_other_programs_now(monkeypatch, share, level):
+    """A tenth of the cores is a note, half a problem.
+
+    The load average, which a run of our own raised, does not count.
+    """
+    monkeypatch.setattr(os, "getloadavg", lambda: (99.0, 99.0, 99.0))
+    monkeypatch.setattr(doctor.machine, "OtherProcesses", lambda: SimpleNamespace(busy=lambda: share))
+    monkeypatch.setattr(doctor, "LOAD_WINDOW_S", 0.0)
     (finding,) = doctor._load(4)
     assert finding.level == level
+    assert finding.says.startswith("cannot be read" if share is None else f"other programs use {share:.0%} of 4 cores")
 
 
 @pytest.mark.parametrize(("limit", "level"), [(None, "ok"), (8.0, "ok"), (1.5, "problem")])
