@@ -311,7 +311,7 @@ def begin(
 def _problems(clock: Clock, *, continues: bool) -> list[doctor.Finding]:
     """Return the doctor's problems, after waiting for a lower load.
 
-    A set that continues has caused the load of the last minute itself.
+    A set that continues ignores the load, as its records say if others worked.
     """
     end = time.monotonic() + MOST_WAIT_S
     while True:
