@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -22,10 +22,10 @@ from .core.record import Record, files_in, read_reporting
 from .core.stats import median
 from .show.columns import Column, Table
 from .show.documents import TABLES
-from .show.labels import commit_label, machine_label, medians, plural
+from .show.labels import commit_label, machine_label, medians
 from .show.plots import STYLES, WIDTH_IN, pages, paint, save, width_in
 from .show.records import by_machine, evidence_of, latest, measured_alone
-from .show.render import escape, floating_figure, floating_table, latex_header, template
+from .show.render import escape, floating_figure, floating_table, latex
 from .show.sets import published_records
 from .show.tables import RUN, every_point, hardware, headline
 from .show.views.cases import charts
@@ -80,18 +80,15 @@ def write(sources: Sequence[Path], out: Path) -> list[Path]:
         folder = out / name
         shown, files_of_it = figures(records, folder / "figures", name)
         listed, more_of_it = floating_tables(records, folder / "tables", name)
-        text = latex_header((), f"{name}/methods") + methods(records)
-        written += [*files_of_it, *more_of_it, write_atomically(folder / "methods.tex", text)]
+        written += [
+            *files_of_it,
+            *more_of_it,
+            write_atomically(folder / "methods.tex", methods(records, f"{name}/methods")),
+        ]
         machines.append(
             {"title": escape(machine_label(records[0])), "folder": name, "figures": shown, "tables": listed}
         )
-    delimiters = {
-        f"{kind}_{end}_string": bracket
-        for kind, brackets in (("variable", ("<<", ">>")), ("block", ("<%", "%>")), ("comment", ("<#", "#>")))
-        for end, bracket in zip(("start", "end"), brackets, strict=True)
-    }
-    document = template("paper.tex", keep_trailing_newline=True, **delimiters).render(machines=machines)
-    written.append(write_atomically(out / "paper.tex", document))
+    written.append(write_atomically(out / "paper.tex", latex("paper.tex", machines=machines)))
     lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.relative_to(out).as_posix()}" for path in written]
     return [*written, write_atomically(out / MANIFEST, "\n".join(lines) + "\n")]
 
@@ -173,58 +170,35 @@ ACRONYMS: Final = {"gpu": "GPU", "cpu": "CPU", "cuda": "CUDA", "os": "OS", "cpp"
 # ------------------------------------------------------------------ the method
 
 
-def methods(records: Sequence[Record]) -> str:
-    """Return the paragraph on methods, from the fields of the records."""
+def methods(records: Sequence[Record], name: str = "methods") -> str:
+    """Return the paragraph on methods, from the fields of the records.
+
+    Args:
+        records: Records of one machine.
+        name: Path of the LaTeX file that is made.
+    """
     timed = [record for record in records if record.samples_ns]
-    sentences = [f"All figures are of {machine_label(records[0])}."]
-    if timed:
-        counts = [len(record.samples_ns or ()) for record in timed]
-        lengths_ms = [median(r.samples_ns or ()) * (r.runs_per_sample or 1) / 1e6 for r in timed]
-        settled = sum(bool((record.warm_up or {}).get("settled")) for record in timed)
-        caps = ", ".join(sorted({f"{r.warm_up['cap_s']:g} s" for r in timed if r.warm_up and "cap_s" in r.warm_up}))
-        replayed = sum(record.mode == "graph" for record in timed)
-        sentences += [
-            f"{plural(len(timed), 'record is', 'records are')} timed, each by {_range(counts)} samples of "
-            f"{_range(lengths_ms)} ms at their median; a sample is a block of runs that ends with one synchronisation.",
-            "Before the first sample a point was warmed up until five blocks agreed: "
-            f"{_counts((settled, 'did'), (len(timed) - settled, f'were stopped by the cap ({caps})'))}.",
-            medians(timed),
-            f"{_counts((replayed, 'were replayed from a CUDA graph'), (len(timed) - replayed, 'ran eagerly'))}.",
-        ]
-    learnt = [record for record in records if record.case == "learn"]
-    if learnt:
-        n_seeds = len({record.point.get("seed") for record in learnt})
-        sentences.append(
-            f"Learning was measured in {len(learnt)} whole training runs with {n_seeds} seeds; curves are "
-            "interquartile means with 95 % bootstrap intervals over seeds."
-        )
-    limited = [record for record in records if record.roofline is not None]
-    if limited:
-        sentences.append(
-            f"The share of the machine's limit is known for {len(limited)} records, at most "
-            f"{max(record.roofline or 0 for record in limited):.1%}."
-        )
-    watched = [r for r in records if (r.telemetry or {}).get("energy_j") is not None]
-    if watched:
-        windows = [record.telemetry["duration_s"] for record in watched if record.telemetry]
-        sentences.append(
-            f"The energy of the whole card was read for {len(watched)} records over {_range(windows)} s each."
-        )
-    presets = ", ".join(sorted({record.preset for record in records}))
-    commits = ", ".join(sorted({commit_label(record) for record in records}))
-    runs = ", ".join(sorted({record.run_id for record in records}))
-    sentences += [
-        "Tables and figures show the latest record of each point.",
-        "Every point was held against its oracle before and after its timing, and all of these passed.",
-        f"Presets: {presets}. Commits: {commits}. Runs: {runs}.",
-    ]
-    return "{\\sloppy\n" + "".join(escape(sentence) + "\n" for sentence in sentences) + "\\par}\n"
+    telemetry = [record.telemetry for record in records if record.telemetry]
+    return latex(
+        "methods.tex",
+        name=name,
+        packages=(),
+        machine=machine_label(records[0]),
+        timed=timed,
+        counts=[len(record.samples_ns or ()) for record in timed],
+        lengths_ms=[median(record.samples_ns or ()) * (record.runs_per_sample or 1) / 1e6 for record in timed],
+        n_settled=sum(bool((record.warm_up or {}).get("settled")) for record in timed),
+        caps=_listed(f"{each.warm_up['cap_s']:g} s" for each in timed if each.warm_up and "cap_s" in each.warm_up),
+        medians=medians(timed),
+        n_replayed=sum(record.mode == "graph" for record in timed),
+        seeds=[record.point.get("seed") for record in records if record.case == "learn"],
+        rooflines=[record.roofline for record in records if record.roofline is not None],
+        windows_s=[each["duration_s"] for each in telemetry if each.get("energy_j") is not None],
+        presets=_listed(record.preset for record in records),
+        commits=_listed(map(commit_label, records)),
+        runs=_listed(record.run_id for record in records),
+    )
 
 
-def _counts(*counts: tuple[int, str]) -> str:
-    return " and ".join(f"{count} {words}" for count, words in counts if count)
-
-
-def _range(values: Sequence[float]) -> str:
-    low, high = f"{min(values):.3g}", f"{max(values):.3g}"
-    return low if low == high else f"{low} to {high}"
+def _listed(texts: Iterable[str]) -> str:
+    return ", ".join(sorted(set(texts)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -21,6 +21,7 @@ from warpdrive_min.terminal import Console
 
 from ..core.archive import read_toml
 from .columns import SPREAD, Table
+from .labels import plural
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -128,9 +129,9 @@ def escape_markdown(text: str) -> str:
 
 
 def template(name: str, **options: Any) -> Template:
-    """Return a template of the report or the paper.
+    """Return a template of the report, the board or the paper.
 
-    Its macro `table` renders a table.
+    The macro `table` of `table.html` renders a table.
     """
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
@@ -139,6 +140,7 @@ def template(name: str, **options: Any) -> Template:
         finalize=lambda value: printable(value) if type(value) is str else value,  # leaves HTML unchanged
         **options,
     )
+    environment.filters |= {"latex": escape, "latex_lines": _escape_lines, "plural": plural, "span": _span}
     return environment.get_template(name)
 
 
@@ -169,16 +171,31 @@ def escape(text: str) -> str:
     return text
 
 
-# ------------------------------------------------------------------ LaTeX: floats
+def _escape_lines(text: str) -> str:
+    return "".join(f"{escape(line)}\n" for line in text.splitlines())
 
 
-def latex_header(packages: Sequence[str], name: str) -> str:
-    """Return a LaTeX file's first comment: packages, and how to include it."""
-    folder, _, file = name.rpartition("/")
-    return (
-        f"% In the preamble: \\usepackage{{{','.join(['import', *packages])}}}\n"
-        f"% Where it stands: \\import{{{folder}/}}{{{file}}}, the folder as seen from the document\n"
-    )
+def _span(values: Sequence[float]) -> str:
+    """Write the smallest and the largest value with three digits."""
+    return " to ".join(dict.fromkeys(f"{value:.3g}" for value in (min(values), max(values))))
+
+
+# ------------------------------------------------------------------ LaTeX: documents
+
+
+def latex(template_name: str, **values: Any) -> str:
+    """Render a LaTeX template: values in ``<< >>``, statements in ``<% %>``."""
+    delimiters = {
+        f"{kind}_{end}_string": bracket
+        for kind, brackets in (("variable", ("<<", ">>")), ("block", ("<%", "%>")), ("comment", ("<#", "#>")))
+        for end, bracket in zip(("start", "end"), brackets, strict=True)
+    }
+    return template(template_name, keep_trailing_newline=True, **delimiters).render(values)
+
+
+def _float(name: str, kind: str, is_narrow: bool, parts: Sequence[Mapping[str, Any]], **values: Any) -> str:
+    environment, width = (kind, "\\linewidth") if is_narrow else (f"{kind}*", "\\textwidth")
+    return latex("float.tex", name=name, environment=environment, width=width, parts=parts, **values)
 
 
 def floating_figure(name: str, file: str, caption: str, label: str, is_narrow: bool) -> str:
@@ -191,9 +208,8 @@ def floating_figure(name: str, file: str, caption: str, label: str, is_narrow: b
         label: Label after ``fig:``.
         is_narrow: True for one column of the page instead of all.
     """
-    named = f"\\caption{{{escape(caption)}}}\n\\label{{fig:{label}}}\n"
-    picture = f"\\includegraphics{{{file}}}%\n"
-    return latex_header(("graphicx", "adjustbox"), name) + _float("figure", is_narrow, "", picture, named)
+    part = {"picture": file, "caption": caption, "label": label}
+    return _float(name, "figure", is_narrow, [part], packages=("graphicx", "adjustbox"), table=None)
 
 
 def floating_table(name: str, table: Table[Any]) -> str:
@@ -203,47 +219,24 @@ def floating_table(name: str, table: Table[Any]) -> str:
         name: Path of the LaTeX file that is made.
         table: The table.
     """
-    cells = table.cells
+    cells, parts = table.cells, list[dict[str, Any]]()
     n_parts = max(1, -(-len(cells) // ROWS_A_PAGE))
     n_rows = -(-len(cells) // n_parts)
-    heads = _row(_heads(table, cells))
-    parts = []
     for place in range(n_parts):
-        lines, is_shorter = _lines(cells[place * n_rows : (place + 1) * n_rows], table.n_grouping)
-        caption = table.caption + (f" Part {place + 1} of {n_parts}." if n_parts > 1 else "")
-        caption += f" {table.footnote}" if table.footnote else ""
-        caption += f" {AS_ABOVE}" if is_shorter and AS_ABOVE not in caption else ""
+        own = cells[place * n_rows : (place + 1) * n_rows]
+        n_same = [_n_same(above, row, table.n_grouping) for above, row in zip([[], *own], own, strict=False)]
+        is_shorter = any(any(row[:n]) for n, row in zip(n_same, own, strict=True))
+        words = [table.caption, f"Part {place + 1} of {n_parts}." * (n_parts > 1), table.footnote]
+        caption = " ".join(filter(None, [*words, AS_ABOVE * is_shorter]))
         label = f"{table.label}-{place + 1}" if place else table.label
-        named = f"\\caption{{{escape(caption)}}}\n\\label{{tab:{label}}}\n"
-        small = "\\medskip\n\\scriptsize\\setlength{\\tabcolsep}{4pt}%\n"
-        columns = "".join("r" if column.is_number else "l" for column in table.columns)
-        tabular = (
-            f"\\begin{{tabular}}{{@{{}}{columns}@{{}}}}\n"
-            f"\\toprule\n{heads}\\midrule\n{lines}\\bottomrule\n"
-            "\\end{tabular}%\n"
-        )
-        parts.append(_float("table", table.is_narrow, named + small, tabular, ""))
-    return latex_header(("booktabs", "adjustbox"), name) + "".join(parts)
+        parts.append({"caption": caption, "label": label, "rows": list(zip(n_same, own, strict=True))})
+    heads = _heads(table, cells)
+    return _float(name, "table", table.is_narrow, parts, packages=("booktabs", "adjustbox"), table=table, heads=heads)
 
 
-def _float(kind: str, is_narrow: bool, above: str, body: str, below: str) -> str:
-    environment, width = (kind, "\\linewidth") if is_narrow else (f"{kind}*", "\\textwidth")
-    return (
-        f"\\begin{{{environment}}}[tp]\n\\centering\n{above}"
-        f"\\begin{{adjustbox}}{{max width={width},max totalheight=0.85\\textheight}}%\n{body}\\end{{adjustbox}}\n"
-        f"{below}\\end{{{environment}}}\n"
-    )
-
-
-def _lines(rows: Sequence[Sequence[str]], n_grouping: int) -> tuple[str, bool]:
-    """Return LaTeX rows, repeated leading cells empty, and whether any is empty."""
-    lines, is_shorter, above = "", False, None
-    for row in rows:
-        n_same = next((i for i in range(n_grouping) if row[i] != above[i]), n_grouping) if above else 0
-        lines += "\\addlinespace\n" if above and n_grouping and not n_same else ""
-        lines += _row([""] * n_same + [escape(cell) for cell in row[n_same:]])
-        is_shorter, above = is_shorter or any(row[:n_same]), row
-    return lines, is_shorter
+def _n_same(above: Sequence[str], row: Sequence[str], n_grouping: int) -> int:
+    """Return how many leading cells repeat the row above."""
+    return next((i for i in range(n_grouping) if above[i : i + 1] != row[i : i + 1]), n_grouping)
 
 
 def _wrapped_heads(table: Table[Any], cells: Sequence[Sequence[str]]) -> list[list[str]]:
@@ -262,7 +255,3 @@ def _heads(table: Table[Any], cells: Sequence[Sequence[str]]) -> list[str]:
         stacked = r"\\".join(map(escape, lines))
         heads.append(f"\\shortstack[{'r' if column.is_number else 'l'}]{{{stacked}}}" if len(lines) > 1 else stacked)
     return heads
-
-
-def _row(cells: Sequence[str]) -> str:
-    return " & ".join(cells) + r" \\" + "\n"
