@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ from ..core.point import ORACLE, Point, Preset
 from ..core.record import Comparison, Record
 from ..judge.evidence import key, point_key
 from ..judge.published.anchors import ANCHORS, Anchor
-from ..workloads.learn import TASKS, task_point
+from ..workloads.points import point_of
 from ..workloads.shared import FULLY_OBSERVED_AGENTS
 from ..workloads.time_to_solution import solution_point
 
@@ -119,8 +119,8 @@ class PeerJob:
         """Return our case and point of the same work."""
         if self.axes["work"] == "learn":
             env, algorithm, threshold, seed = (self.axes[name] for name in ("env", "algorithm", "threshold", "seed"))
-            (task,) = (each for each in TASKS if (each.env, each.algorithm) == (env, algorithm))
-            return "learn", task_point(replace(task, threshold=threshold), backend, seed)
+            task = {"env": env, "algorithm": algorithm, "learner": "shared", "threshold": threshold, "seed": seed}
+            return "learn", point_of(**task, backend=backend)
         if self.axes["work"] == "solve":
             return "time_to_solution", solution_point(backend, self.axes["caches"], self.axes["threshold"])
         axes = {name: value for name, value in self.axes.items() if name not in ("work", "variant")}

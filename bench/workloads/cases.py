@@ -16,6 +16,7 @@ from ..core.measure import ColdStart, Once, Ranks, Timed
 from ..core.point import PLAIN, Point, Preset, matches
 from ..core.record import AXES_OF, Axis, Record
 from . import determinism, env_step, kernels, learn, memory, scaling, startup, time_to_solution, train
+from .points import POINTS, points_of
 
 IN_PAPER: Final[Sequence[Sequence[str]]] = read_toml(Path(__file__).with_name("paper.toml"))["points"]
 """Rows of conditions; a point of preset paper meets all of one row."""
@@ -28,9 +29,9 @@ WORKLOADS: Final = {kind.__name__: kind for kind in (Timed, Once, ColdStart, Ran
 
 def _points(name: str, preset: Preset) -> list[Point]:
     """Return the points of a case; preset paper selects points of full."""
-    found: list[Point] = FUNCTIONS[f"{name}_points"]("full" if preset == "paper" else preset)
     if preset != "paper":
-        return found
+        return points_of(name, preset) if name in POINTS else list(FUNCTIONS[f"{name}_points"](preset))
+    found = _points(name, "full")
     rows = [row for row in IN_PAPER if matches({"case": name}, [each for each in row if each.startswith("case=")])]
     return [each for each in found if any(matches({"case": name, **each}, row) for row in rows)]
 

@@ -9,7 +9,8 @@ from warpdrive_min import BACKENDS
 
 from ..core.measure import Once
 from ..core.point import Check, Facts, Measurement, Metric, Point, Preset
-from .shared import ON_GPU, env_point, env_step_sizes
+from .points import points_of
+from .shared import ON_GPU, env_point
 
 if TYPE_CHECKING:
     import torch
@@ -39,7 +40,8 @@ def memory_points(preset: Preset) -> list[Point]:
     if preset == "smoke":
         sizes = [("cartpole", 1), ("tag_continuous", 5)]
     else:
-        sizes = sorted(key for key in env_step_sizes(preset) if preset == "full" or key[1] <= 1_000)
+        stepped = {(each["env"], each["n_agents"]) for each in points_of("env_step", preset) if not each["exact"]}
+        sizes = sorted(size for size in stepped if preset == "full" or size[1] <= 1_000)
     return [
         env_point(env, backend, counted_envs(backend, n_agents), n_agents)
         for env, n_agents in sizes

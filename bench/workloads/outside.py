@@ -17,7 +17,7 @@ from ..core.errors import CompareError
 from ..core.point import ORACLE, Point, Preset, class_and_config
 from ..core.record import Record
 from .cases import CASES
-from .env_step import modes
+from .points import POINTS, point_of
 from .shared import env_point, is_outside
 
 OUTSIDE_CASES: Final = ("env_step", "many_steps")
@@ -164,7 +164,7 @@ def outside_jobs(
             at = env_point(name, backend, n, env.num_agents)
             points["env_step"].append({**at, "exact": False})
             if backend != ORACLE and isinstance(env, Environment):
-                points["many_steps"] += [{**at, "mode": mode, "kept": kept} for mode, kept in modes(backend)]
+                points["many_steps"] += [point_of(**at, **way) for way in POINTS["rows"]["modes"]]
     return [Job(CASES[case], point) for case in cases or OUTSIDE_CASES for point in points[case]]
 
 

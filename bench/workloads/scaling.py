@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 if __name__ == "__main__":  # before imports that take seconds
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends silently: the launching process reports
@@ -27,8 +27,8 @@ if __name__ == "__main__":  # before imports that take seconds
 from ..core.errors import Skip
 from ..core.exclusive import exclusive
 from ..core.measure import Plan, Ranks, Stopwatch, Timer, stopwatch_for
-from ..core.point import Facts, Measurement, Point, Preset
-from .shared import ON_GPU, steps_of, training_point
+from ..core.point import Facts, Measurement, Point
+from .shared import steps_of
 
 if TYPE_CHECKING:
     import torch
@@ -45,45 +45,11 @@ READY: Final = "ready"
 TIMED: Final = "timed"
 """File of a rank that has timed its work, and the answer that it may go on."""
 POLL_S: Final = 0.002
-ON_GPUS: Final = (1, 2, 4, 8)
-"""Numbers of ranks, one GPU each."""
-ON_THREADS: Final = (1, 2)
-"""Numbers of ranks on a CPU; threads per rank are constant."""
+MOST_ON_A_CPU: Final = 2
+"""Maximum number of ranks on a CPU; threads per rank are constant."""
 
 
-# ------------------------------------------------------------------ points
-
-
-def scaling_points(preset: Preset) -> list[Point]:
-    """Return CartPole in two CPU ranks; Tag and CartPole on 1-8 GPUs.
-
-    Strong scaling divides the work of one GPU; all other points have equal work on each.
-    """
-    if preset == "smoke":
-        return [ranks_point("cartpole", "cpu", n, n_envs=16, n_agents=1, n_steps=16) for n in ON_THREADS]
-    points = [ranks_point("cartpole", "host", n, n_envs=1_000, n_agents=1, n_steps=100) for n in ON_THREADS]
-    for backend in ("pycuda",) if preset == "default" else ON_GPU:
-        for n in ON_GPUS:
-            tag = ranks_point("tag_continuous", backend, n, n_envs=2_000, n_agents=110, n_steps=50, precision="tf32")
-            ppo: dict[str, Any] = {
-                "n_envs": 65_536,
-                "n_agents": 1,
-                "n_steps": 128,
-                "algorithm": "PPO",
-                "network": "64-64",
-            }
-            cartpole = ranks_point("cartpole", backend, n, **ppo, precision="tf32")
-            points.append(ranks_point("tag_gridworld", backend, n, n_envs=2_000, n_agents=5, n_steps=100))
-            points += [tag, cartpole, *({**each, "scaling": "strong"} for each in (tag, cartpole))]
-            exact: dict[str, Any] = {"n_envs": 10_000, "n_agents": 1, "n_steps": 100, "exact": True}
-            points += [ranks_point("cartpole", backend, n, **exact)] if backend == "pycuda" else []
-    return points
-
-
-def ranks_point(env: str, backend: str, n_ranks: int, algorithm: str = "A2C", **how: Any) -> Point:
-    """Return a point of ``n_ranks`` ranks, each with ``n_envs`` environments."""
-    place = {"env": env, "backend": backend, "n_ranks": n_ranks}
-    return place | training_point(env, backend, algorithm=algorithm, **how)
+# ------------------------------------------------------------------ set-up
 
 
 def of_a_rank(point: Point) -> Point:
@@ -93,9 +59,6 @@ def of_a_rank(point: Point) -> Point:
     """
     is_strong = point.get("scaling") == "strong"
     return {**point, "n_envs": point["n_envs"] // point["n_ranks"]} if is_strong else point
-
-
-# ------------------------------------------------------------------ set-up
 
 
 def scaling(point: Point) -> Ranks:
@@ -114,7 +77,7 @@ def scaling(point: Point) -> Ranks:
     if on_gpu and n_gpus < max(2, n_ranks):
         why = "one for each rank" if n_ranks > 1 else "to compare one with; `train` has the point of one alone"
         raise Skip(f"scaling: needs {max(2, n_ranks)} GPUs, {why} (got {n_gpus}); run it on a host with more")
-    threads = 1 if on_gpu else max(1, torch.get_num_threads() // max(ON_THREADS))
+    threads = 1 if on_gpu else max(1, torch.get_num_threads() // MOST_ON_A_CPU)
     env_steps = of_a_rank(point)["n_envs"] * point["n_steps"] * n_ranks
     return Ranks(
         run=lambda plan: start(point, plan, threads),

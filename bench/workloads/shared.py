@@ -38,8 +38,8 @@ ON_GPU: Final = tuple(name for name in BACKENDS if name not in ON_CPU)
 ENVS_FOLDER: Final = Path(__file__).resolve().parents[2] / "envs"
 """Folder of the environments, in a checkout or a wheel."""
 
-SIZES: Final = read_toml(Path(__file__).with_name("sizes.toml"))
-EPISODE_LENGTHS: Final[Mapping[str, int]] = SIZES["episode_lengths"]
+CONFIGS: Final = read_toml(Path(__file__).with_name("configs.toml"))
+EPISODE_LENGTHS: Final[Mapping[str, int]] = CONFIGS["episode_lengths"]
 """Episode lengths of environments with one agent."""
 FULLY_OBSERVED_AGENTS: Final = 110
 """Agents up to which Tag GridWorld observes all others.
@@ -66,7 +66,7 @@ def env_config(env: str, n_agents: int, neighbor_search: str = "auto", n_taggers
     """
     if env in EPISODE_LENGTHS:
         return {"episode_length": EPISODE_LENGTHS[env]}
-    config: dict[str, Any] = SIZES["others"][env]
+    config: dict[str, Any] = CONFIGS["others"][env]
     if env == "rice":
         return {"num_regions": n_agents}
     if env == "tag_gridworld":
@@ -160,18 +160,6 @@ def steps_of(n_envs: int, n_agents: int) -> dict[str, int]:
     return {"env_steps": n_envs, "agent_steps": n_envs * n_agents}
 
 
-AGENT_COUNTS: Final = [5, 20, 110, 500, 1_000, 2_000, 5_000, 10_000]
-"""Numbers of agents in each of `N_ENVS_OVER_AGENTS` environments."""
-N_ENVS_OVER_AGENTS: Final = 100
-CARTPOLE: Final = ("cartpole", 1)
-TAG_GRIDWORLD: Final = ("tag_gridworld", 5)
-TAG_CONTINUOUS: Final = ("tag_continuous", 110)
-RICE: Final = ("rice", 27)
-COVID19_ECONOMY: Final = ("covid19_economy", 52)
-CROWD: Final[dict[str, Any]] = {"env": "tag_continuous", "n_agents": 1_000, "n_taggers": 100}
-"""Environment that one whole block steps, in CUDA C only."""
-
-
 def env_point(env: str, backend: str, n_envs: int, n_agents: int, **axes: Any) -> dict[str, Any]:
     """Return a point of an environment."""
     return {"env": env, "backend": backend, "n_envs": n_envs, "n_agents": n_agents, **axes}
@@ -194,39 +182,6 @@ def training_point(
     algorithm = {"algorithm": first.pop("algorithm")} if "algorithm" in first else {}
     how = {"network": network, "precision": precision, "mode": mode or default_mode(backend)}
     return env_point(env, backend, n_envs, n_agents, n_steps=n_steps, **algorithm, **how, **first)
-
-
-def env_step_sizes(preset: Preset) -> dict[tuple[str, int], list[int]]:
-    """Return numbers of environments, by environment and number of agents.
-
-    Preset default has every second one, so that with all other cases it takes less than an hour on a machine with a
-    GPU.
-    """
-    classic = [(env, 1) for env in EPISODE_LENGTHS]
-    if preset == "smoke":
-        return {key: [64] for key in classic} | {TAG_GRIDWORLD: [4], ("tag_continuous", 5): [4], RICE: [4]}
-    on_gpu = has_gpu_sizes(preset)
-    of_one = [1, 100, 10_000, *([1_000_000] if on_gpu else [])]
-    of_tag = [1, 10, 100, *([1_000, 2_000] if on_gpu else [])]
-    if preset == "default":
-        of_one, of_tag = of_one[1:], [10, 100, *of_tag[4:]]
-    sizes = {key: list(of_one) for key in classic} | {key: list(of_tag) for key in (TAG_GRIDWORLD, TAG_CONTINUOUS)}
-    sizes[CARTPOLE] = sorted({*of_one, 100_000})
-    sizes[RICE] = [60, 1_000, *([10_000] if on_gpu else [])]
-    if preset == "full":
-        sizes["tag_continuous", 5] = [100, 1_000, 10_000, 100_000]
-        sizes[TAG_GRIDWORLD] = [*sizes[TAG_GRIDWORLD], 100_000]
-    sizes[COVID19_ECONOMY] = [60, *([1_000, 10_000] if on_gpu else [])]  # 60 is WarpDrive's number
-    for env in ("tag_gridworld", "tag_continuous"):
-        for n_agents in agent_counts(preset):
-            if on_gpu or n_agents <= 1_000:
-                sizes.setdefault((env, n_agents), [N_ENVS_OVER_AGENTS])
-    return sizes
-
-
-def agent_counts(preset: Preset) -> list[int]:
-    """Return `AGENT_COUNTS`; in preset default every second one."""
-    return AGENT_COUNTS[:: 2 if preset == "default" else 1]
 
 
 def continues_after_threshold(point: Point) -> bool:

@@ -8,60 +8,17 @@ import sys
 import tempfile
 import weakref
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
-
-from warpdrive_min import BACKENDS
+from typing import TYPE_CHECKING, Final
 
 from ..core.measure import ColdStart
-from ..core.point import Check, Facts, Point, Preset
+from ..core.point import Check, Facts, Point
 from .fresh import FIRST_UPDATE, PartTimes, start
-from .shared import env_point, training_point
 
 if TYPE_CHECKING:
     from warpdrive_min.agreement.compare import Arrays
 
 FRESH: Final = Path(__file__).with_name("fresh.py")
-FIRST_STEP: Final = "first step"
 CACHED: Final = "cached"
-COLD: Final = "cold"
-CACHED_ON: Final = ("host", "pycuda")
-"""Backends that cache compiled code."""
-
-
-# ------------------------------------------------------------------ points
-
-
-def startup_points(preset: Preset) -> list[Point]:
-    """Return starts to CartPole's first step, and to its first update.
-
-    Preset full has also those of Tag Continuous. Backends without a cache of compiled code start cold only.
-    """
-    if preset == "smoke":
-        return [
-            first_step_point("cartpole", 16, 1, "cpu", COLD),
-            first_update_point("cartpole", 8, 1, "host", n_steps=8),
-        ]
-    sizes = [("cartpole", 1_000, 1)] + ([("tag_continuous", 100, 110)] if preset == "full" else [])
-    points = [
-        first_step_point(*size, backend, cache)
-        for size in sizes
-        for backend in BACKENDS
-        for cache in ((COLD, CACHED) if backend in CACHED_ON else (COLD,))
-    ]
-    return points + [first_update_point(*size, backend) for size in sizes for backend in BACKENDS]
-
-
-def first_step_point(env: str, n_envs: int, n_agents: int, backend: str, cache: str) -> dict[str, Any]:
-    """Return the point of a start to the first step."""
-    return {"until": FIRST_STEP} | env_point(env, backend, n_envs, n_agents, cache=cache)
-
-
-def first_update_point(env: str, n_envs: int, n_agents: int, backend: str, n_steps: int = 50) -> dict[str, Any]:
-    """Return the point of a start to the first update, compiled code cached."""
-    return {"until": FIRST_UPDATE} | training_point(env, backend, n_envs, n_agents, n_steps, cache=CACHED)
-
-
-# ------------------------------------------------------------------ set-up
 
 
 class Starter:

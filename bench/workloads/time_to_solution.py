@@ -9,47 +9,26 @@ import time
 import weakref
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from ..core.measure import ColdStart, median_metric
-from ..core.point import HOST, Check, Facts, Measurement, Point, Preset
-from .shared import ON_GPU, default_mode, run_config_file, shipped_envs
+from ..core.point import Check, Facts, Measurement, Point
+from .points import point_of
+from .shared import default_mode, run_config_file
 
-COLD: Final = "cold"
-"""Each process starts with empty caches of compiled code."""
 WARM: Final = "warm"
-"""Each process finds the caches of an earlier, untimed run."""
+"""Each process finds the caches of an earlier, untimed run; "cold": they are empty."""
 THRESHOLD: Final = 475.0
 """Return that solves CartPole-v1, from Gymnasium."""
-LOW_THRESHOLD: Final = 40.0
-"""Return of preset smoke: some iterations reach it."""
 REACHED: Final = "target return reached"
 """Words that the command ends with at the threshold."""
 CONTEXT: Final = "import torch; torch.zeros(1, device={device!r}).cpu()"
 """Program that imports torch and creates the device's context."""
 
 
-# ------------------------------------------------------------------ points
-
-
-def time_to_solution_points(preset: Preset) -> list[Point]:
-    """Return CartPole on each backend, with cold and warm caches."""
-    if preset == "smoke":
-        return [solution_point(HOST, WARM, LOW_THRESHOLD)]
-    return [solution_point(backend, caches) for backend in (*ON_GPU, HOST) for caches in (COLD, WARM)]
-
-
-def solution_point(backend: str, caches: str, threshold: float = THRESHOLD) -> dict[str, Any]:
+def solution_point(backend: str, caches: str, threshold: float = THRESHOLD) -> Point:
     """Return the point of the shipped run with PPO on CartPole."""
-    env, algorithm = "cartpole", "PPO"
-    return {
-        "env": env,
-        "backend": backend,
-        "n_envs": shipped_envs(env, algorithm),
-        "algorithm": algorithm,
-        "threshold": threshold,
-        "caches": caches,
-    }
+    return point_of(env="cartpole", algorithm="PPO", backend=backend, threshold=threshold, caches=caches)
 
 
 # ------------------------------------------------------------------ set-up

@@ -27,7 +27,8 @@ from bench.judge.published.claims import (
 from bench.judge.published.ledger import ABOUT, CLAIMS, FILE, LINKS, UNNAMED, Claim, Ledger, LedgerError, Query
 from bench.show.columns import FOOTNOTES, NOTHING, speedup_column
 from bench.workloads.cases import CASES
-from bench.workloads.learn import SEEDS, TASKS
+from bench.workloads.learn import TASKS
+from bench.workloads.points import SEEDS
 from bench.workloads.shared import env_config
 from envs import ENVS
 from tests.bench.builders import bench, point, record, seed_record

@@ -19,11 +19,11 @@ from bench.show.views.cases import learning_table, without_curve
 from bench.show.views.run_charts import learning_chart
 from bench.workloads import learn
 from bench.workloads.learn import TASKS, WHOLE_TASKS, Task, task_point
+from bench.workloads.points import SEEDS, points_of
 from bench.workloads.setups import learning
 from bench.workloads.setups.learning import LearningRun, settings
 from bench.workloads.setups.trainers import shipped
 from bench.workloads.shared import UNTIL_END, continues_after_threshold
-from bench.workloads.train import train_points
 from tests.bench.builders import record, seed_record
 from warpdrive_min.envs import ENVS
 from warpdrive_min.training.config import RunConfig
@@ -177,7 +177,7 @@ def test_every_run_config_that_learns_has_a_whole_run_from_twenty_seeds():
 
     WarpDrive's configs are excluded; all run on a GPU.
     """
-    whole = [point for point in learn.learn_points("full") if continues_after_threshold(point)]
+    whole = [point for point in points_of("learn", "full") if continues_after_threshold(point)]
     ran = [(point["env"], point["algorithm"].lower(), point["seed"]) for point in whole]
     files = (file for env in ENVS.values() for file in Path(inspect.getfile(env)).parent.glob("run_config_*.yaml"))
     names = [(file.parent.name, file.stem.removeprefix("run_config_")) for file in files]
@@ -212,11 +212,11 @@ def test_seeds_without_a_curve_are_not_charted():
 
 def test_precisions_that_training_is_timed_in_have_curves():
     """Each precision timed on a GPU has learning runs."""
-    points = [point for point in learn.learn_points("full") if point["backend"] == "pycuda"]
+    points = [point for point in points_of("learn", "full") if point["backend"] == "pycuda"]
     seeds = Counter((point["env"], point["algorithm"], point.get("precision", "fp32")) for point in points)
-    timed = {(each["env"], each["algorithm"], each["precision"]) for each in train_points("full")}
+    timed = {(each["env"], each["algorithm"], each["precision"]) for each in points_of("train", "full")}
     tags = itertools.product(("tag_gridworld", "tag_continuous"), ("A2C", "PPO"), ("fp32", "tf32", "bf16"))
-    lacking = {each for each in timed | set(tags) if seeds[each] < len(learn.SEEDS)}
+    lacking = {each for each in timed | set(tags) if seeds[each] < len(SEEDS)}
     assert {each[:2] for each in lacking} <= {("acrobot", "A2C")}
 
 
@@ -336,7 +336,7 @@ def test_every_task_is_learned_from_five_seeds_on_every_compiled_backend():
 
     This holds on each compiled backend. Only CartPole and Acrobot have many environments.
     """
-    points = learn.learn_points("full")
+    points = points_of("learn", "full")
     for task in TASKS:
         for backend in ("host", "numba", "pycuda"):
             assert all(task_point(task, backend, seed) in points for seed in range(5))

@@ -19,6 +19,7 @@ from bench.core.point import Check, Measurement
 from bench.show import plots
 from bench.show.views.run_charts import efficiencies, scaling_chart
 from bench.workloads import scaling
+from bench.workloads.points import point_of, points_of
 from bench.workloads.setups import iterations
 from tests.bench.builders import FakeWatch, cycle, metric, record
 from warpdrive_min.backends import pycuda_driver
@@ -30,7 +31,7 @@ TINY = Plan(sample_s=1e-4, n_samples=3, max_samples=3, warm_up_cap_s=0.0)
 
 
 def point(n_ranks: int, backend: str = "cpu", env: str = "cartpole") -> dict:
-    return scaling.ranks_point(env, backend, n_ranks, n_envs=4, n_agents=1, n_steps=8)
+    return point_of(env=env, backend=backend, n_ranks=n_ranks, n_envs=4, n_steps=8, algorithm="A2C")
 
 
 # ------------------------------------------------------------------ ranks
@@ -175,7 +176,7 @@ def test_total_work_is_divided_by_the_ranks():
     strong = {**point(4), "n_envs": 64, "scaling": "strong"}
     assert scaling.of_a_rank(strong)["n_envs"] == 16
     assert scaling.of_a_rank(point(4)) == point(4)
-    both = {each.get("scaling") for each in scaling.scaling_points("default") if each["n_ranks"] == 8}
+    both = {each.get("scaling") for each in points_of("scaling", "default") if each["n_ranks"] == 8}
     assert both == {None, "strong"}
 
 

@@ -13,10 +13,12 @@ import pytest
 
 from bench.core.measure import Plan
 from bench.workloads import startup
+from bench.workloads.points import point_of
 from bench.workloads.setups import starts
-from bench.workloads.startup import CACHED, COLD, first_step_point, first_update_point
+from bench.workloads.startup import CACHED
 
-FIRST_STEP = first_step_point("cartpole", 4, 1, "host", COLD)
+COLD = "cold"
+FIRST_STEP = point_of(until="first step", env="cartpole", backend="host", n_envs=4, cache=COLD)
 
 
 @pytest.fixture
@@ -89,6 +91,7 @@ def test_trainers_oracle_has_weights():
 
     Both trainers do two iterations.
     """
-    arrays, oracle = startup.reference(first_update_point("cartpole", 4, 1, "host", n_steps=4))
+    point = point_of(until="first update", env="cartpole", backend="host", n_envs=4, n_steps=4, cache=CACHED)
+    arrays, oracle = startup.reference(point)
     assert arrays["weights"].size > 1_000
     assert oracle == "two iterations on cpu, eager"

@@ -13,11 +13,11 @@ from bench.show.views.cases import TABLES
 from bench.show.views.run_charts import solutions_chart
 from bench.workloads import time_to_solution
 from bench.workloads.setups import starts
-from bench.workloads.time_to_solution import COLD, WARM, Solver, solution_point
+from bench.workloads.time_to_solution import WARM, Solver, solution_point
 from tests.bench.builders import metric, record
 from warpdrive_min.cli import app
 
-LOW = 10.0
+COLD, LOW = "cold", 10.0
 """Return that the untrained policy reaches."""
 
 

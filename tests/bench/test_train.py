@@ -8,6 +8,7 @@ import torch
 from bench.core.point import Check
 from bench.judge.published.anchors import ANCHORS, anchor
 from bench.workloads import train
+from bench.workloads.points import points_of
 from bench.workloads.setups import iterations, trainers
 from bench.workloads.setups.timing import Repeated, available, timed
 from bench.workloads.setups.trainers import WatchedTrainer, shipped
@@ -138,7 +139,7 @@ def test_exact_training_is_held_against_that_of_a_cpu(backend):
     pairs = [pair for pair in train.train_pairs("default") if "exact" in pair[1]]
     assert {each["backend"] for _, each in pairs} == {"host", "pycuda"}
     assert {each["algorithm"] for _, each in pairs} == {"A2C", "PPO", "DDPG"}
-    assert all({**base, "exact": True} == each and base in train.train_points("default") for base, each in pairs)
+    assert all({**base, "exact": True} == each and base in points_of("train", "default") for base, each in pairs)
     for _, each in pairs:
         assert RunConfig.from_dict(trainers.settings(each)).trainer.exact, "exact kernels have all of it"
 
@@ -215,8 +216,8 @@ def test_point_of_every_reference_is_a_run(each):
     if each.n_taggers is not None:
         assert config.env["num_taggers"] == each.n_taggers
         assert config.env["num_runners"] == each.n_agents - each.n_taggers
-    assert ours in train.train_points("default")
-    assert {**ours, "backend": "numba"} in train.train_points("full")
+    assert ours in points_of("train", "default")
+    assert {**ours, "backend": "numba"} in points_of("train", "full")
 
 
 def test_least_operations_are_those_of_the_weights(trainer):

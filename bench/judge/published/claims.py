@@ -20,7 +20,7 @@ from ...show.columns import Column, Table
 from ...show.labels import SPREADS, UNSETTLED, number
 from ...show.sets import newest_sets
 from ...workloads.cases import CASES, is_present, jobs
-from ...workloads.learn import SEEDS
+from ...workloads.points import SEEDS
 from ..evidence import Estimate, Filter, Judgement, hardware_of, point_key, position
 from .ledger import CLAIMS, LINKS, PEER, UNNAMED, Claim, Query
 

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ...core.errors import Skip
 from ...core.measure import Once
-from ...core.point import HOST, Check, Facts, Measurement, Metric, Point, Preset
+from ...core.point import HOST, Check, Facts, Measurement, Metric, Point
 from ...core.schema import MOST
 from ...core.stats import median
-from ..shared import FP32, ON_GPU, training_point
+from ..shared import FP32
 
 if TYPE_CHECKING:
     from warpdrive_min.processes import Child
@@ -40,16 +40,6 @@ VARIATIONS: Final[Mapping[str, str]] = {
     ON_A_CPU: "a CPU",
 }
 """Differences between a run and the reference run, besides the process."""
-SIZES: Final = {
-    "default": [("cartpole", 1_000, 1, 100, "PPO")],
-    "full": [
-        ("cartpole", 1_000, 1, 100, "PPO"),
-        ("tag_continuous", 100, 110, 50, "A2C"),
-        ("pendulum", 1_000, 1, 20, "DDPG"),
-    ],
-}
-"""Environment, numbers of environments, agents and steps, and algorithm."""
-ITERATIONS: Final = {"smoke": 3, "default": 20, "full": 50}
 UNTIMED: Final = 2
 """First iterations, which compile and capture."""
 PROGRAM: Final = f"{__package__}.program"
@@ -66,49 +56,6 @@ while True:
 """Program that keeps a device busy."""
 Digests = Sequence[Mapping[str, str]]
 """Hash of each tensor, or group of tensors, after each iteration; first before any."""
-
-
-# ------------------------------------------------------------------ points
-
-
-def determinism_points(preset: Preset) -> list[Point]:
-    """Return each arithmetic in each variation, on the CPU and on GPUs.
-
-    Preset smoke has one run, default CartPole in C++ and CUDA C. TF32 and bfloat16 need a GPU, exact training CUDA C.
-    """
-    if preset == "smoke":
-        size = ("cartpole", 16, 1, 16, "PPO")
-        return [determinism_point(size, HOST, AGAIN, ITERATIONS["smoke"])]
-    return [
-        determinism_point(size, backend, variation, ITERATIONS[preset], **mode)
-        for size in SIZES[preset]
-        for backend in (HOST, *(ON_GPU if preset == "full" else ("pycuda",)))
-        for mode in arithmetics(backend)
-        for variation in variations(backend, mode)
-    ]
-
-
-def arithmetics(backend: str) -> list[dict[str, Any]]:
-    """Return the axes of each arithmetic: first the default, last networks in torch."""
-    reduced = [{"precision": name} for name in ("tf32", "bf16")] if backend in ON_GPU else []
-    exact = [] if backend == "numba" else [{"exact": True}]
-    return [{}, *reduced, *exact, {"fused": False}]
-
-
-def variations(backend: str, arithmetic: Mapping[str, Any]) -> list[str]:
-    """Return the variations that a backend has in an arithmetic."""
-    if backend not in ON_GPU:
-        return [AGAIN, BLOCK, THREADS, BUSY]
-    return [name for name in VARIATIONS if name != ON_A_CPU or "precision" not in arithmetic]
-
-
-def determinism_point(
-    size: tuple[str, int, int, int, str], backend: str, variation: str, n_iterations: int, **mode: Any
-) -> Point:
-    """Return the point of a size, an arithmetic and a variation."""
-    env, n_envs, n_agents, n_steps, algorithm = size
-    how = {"algorithm": algorithm, "n_iterations": n_iterations, "variation": variation, **mode}
-    return training_point(env, backend, n_envs, n_agents, n_steps, **how)
 
 
 def default_point(point: Point) -> Point:

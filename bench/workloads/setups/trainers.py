@@ -21,7 +21,7 @@ from warpdrive_min.training.trainer import Trainer
 
 from ...core.exclusive import exclusive
 from ...core.point import Point
-from ..shared import SEED, SIZES, env_config, run_config_file
+from ..shared import CONFIGS, SEED, env_config, run_config_file
 
 SCHEDULES: Final = ("lr", "vf_loss_coeff", "entropy_coeff")
 """Policy settings that may change with the env steps."""
@@ -65,7 +65,7 @@ def settings(point: Point) -> Settings:
             policy["batch_size"] = point["n_envs"] * point["n_steps"] * point["n_agents"]
         model = policy["model"]
         for network in (model["actor"], model["critic"]) if "actor" in model else (model,):
-            network |= SIZES["networks"][point["network"]]
+            network |= CONFIGS["networks"][point["network"]]
             if "fused" in point:
                 network["fused"] = point["fused"]
     return changed
