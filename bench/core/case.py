@@ -10,7 +10,7 @@ from typing import Any
 
 from .errors import Skip as Skip
 from .measure import PLANS, ColdStart, Timed, Workload
-from .point import Point, Preset, shared_axes
+from .point import ABSENT, Point, Preset, matches, shared_axes
 from .record import CaseVersion, Context, Host, Record, StartTime
 
 
@@ -48,23 +48,26 @@ Pairs = list[tuple[Point, Point]]
 """Base and other of each ratio."""
 
 
-def pairs_differing_in(points: Sequence[Point], axis: str, *bases: Any, ignored: Sequence[str] = ()) -> Pairs:
+def pairs_differing_in(
+    points: Sequence[Point], axis: str, bases: Sequence[Any], ignored: Sequence[str] = (), where: Sequence[str] = ()
+) -> Pairs:
     """Return pairs of points that differ in one axis.
 
     Args:
         points: All points.
         axis: The axis; see `shared_axes`.
-        bases: Values of the base on that axis; a base is compared with later ones only.
+        bases: Values of the base on that axis, or `ABSENT`; a base is compared with later ones only.
         ignored: Axes in which they may differ too.
+        where: Conditions on both points, see `matches`.
     """
 
     def place(point: Point) -> tuple[Any, ...]:
         return shared_axes(point, axis, *ignored)
 
-    pairs = []
+    pairs, points = [], [point for point in points if matches(point, where)]
     for n, base in enumerate(bases, start=1):
-        of_base = {place(point): point for point in points if point[axis] == base}
-        others = [point for point in points if point[axis] not in bases[:n] and place(point) in of_base]
+        of_base = {place(point): point for point in points if point.get(axis, ABSENT) == base}
+        others = [p for p in points if p.get(axis, ABSENT) not in bases[:n] and place(p) in of_base]
         pairs += [(of_base[place(point)], point) for point in others]
     return pairs
 

@@ -36,21 +36,22 @@ def _points(name: str, preset: Preset) -> list[Point]:
     return [each for each in found if any(matches({"case": name, **each}, row) for row in rows)]
 
 
-def _pairs(name: str, over: Sequence[str], preset: Preset) -> Pairs:
+def _pairs(name: str, declared: Sequence[Mapping[str, Any]], preset: Preset) -> Pairs:
     if preset == "paper":
         return []
+    points = _points(name, preset)
+    return [pair for each in declared for pair in pairs_differing_in(points, **each)]
+
+
+def _case(name: str, workload: str = "Timed", setup: str = "", **declared: Any) -> Case:
+    over, pairs = tuple(declared.pop("over", ())), declared.pop("pairs", [])
     if over:
-        return pairs_differing_in(_points(name, preset), *over)
-    own: Pairs = FUNCTIONS.get(f"{name}_pairs", lambda _: [])(preset)
-    return own
-
-
-def _case(name: str, *, over: Sequence[str] = (), workload: str = "Timed", setup: str = "", **declared: Any) -> Case:
+        pairs = [{"axis": over[0], "bases": over[1:]}]
     return Case(
         name=name,
         points=partial(_points, name),
-        pairs=partial(_pairs, name, over),
-        over=tuple(over),
+        pairs=partial(_pairs, name, pairs),
+        over=over,
         setup=FUNCTIONS[setup or name],
         workload=WORKLOADS[workload],
         **declared,

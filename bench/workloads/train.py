@@ -2,27 +2,8 @@
 
 from __future__ import annotations
 
-from ..core.case import Pairs, pairs_differing_in
 from ..core.measure import Timed
-from ..core.point import Point, Preset
-from .points import points_of
-
-# ------------------------------------------------------------------ pairs
-
-
-def train_pairs(preset: Preset) -> Pairs:
-    """Return Tag Continuous in many over few environments, and exact training."""
-    usual = {"env": "tag_continuous", "backend": "pycuda", "n_agents": 110, "algorithm": "A2C", "precision": "fp32"}
-    points = points_of("train", preset)
-    sizes = [point for point in points if usual.items() <= point.items() and "fused" not in point]
-    exact = [point for point in points if "exact" in point]
-    return [
-        *pairs_differing_in([point for point in sizes if point["mode"] == "graph"], "n_envs", 100, ignored=["n_steps"]),
-        *(({axis: value for axis, value in point.items() if axis != "exact"}, point) for point in exact),
-    ]
-
-
-# ------------------------------------------------------------------ set-up
+from ..core.point import Point
 
 
 def rollout(point: Point) -> Timed:

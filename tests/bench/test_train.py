@@ -8,6 +8,7 @@ import torch
 from bench.core.point import Check
 from bench.judge.published.anchors import ANCHORS, anchor
 from bench.workloads import train
+from bench.workloads.cases import CASES
 from bench.workloads.points import points_of
 from bench.workloads.setups import iterations, trainers
 from bench.workloads.setups.timing import Repeated, available, timed
@@ -136,7 +137,7 @@ def test_exact_training_is_held_against_that_of_a_cpu(backend):
     after = workload.check_after()
     assert after.passed, after
     assert "against host, eager" in after.oracle
-    pairs = [pair for pair in train.train_pairs("default") if "exact" in pair[1]]
+    pairs = [pair for pair in CASES["train"].pairs("default") if "exact" in pair[1]]
     assert {each["backend"] for _, each in pairs} == {"host", "pycuda"}
     assert {each["algorithm"] for _, each in pairs} == {"A2C", "PPO", "DDPG"}
     assert all({**base, "exact": True} == each and base in points_of("train", "default") for base, each in pairs)
