@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-import shutil
-import tempfile
 import time
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -31,7 +28,7 @@ from ..process.rounds import Side
 from ..process.server import Server
 from ..process.worker import Message, Start, Worker, WorkerError
 from ..workloads.cases import CASES
-from ..workloads.setups.starts import cache_variables, import_share
+from ..workloads.setups.starts import cache_variables, import_share, scratch_folder
 from ..workloads.shared import steps_of
 from ..workloads.time_to_solution import WARM
 from . import learning, repeats
@@ -355,8 +352,7 @@ class PeerSolver:
 
     def __init__(self, job: PeerJob, run: Run) -> None:
         self._job, self._run = job, run
-        self._folder = Path(tempfile.mkdtemp(prefix="warpdrive-peer-"))
-        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        self._folder = scratch_folder(self, "peer")
         self._unchecked: list[Measurement] = []
         self._n_runs = 0
         self.reply = self._solve(0, self._caches())[1]

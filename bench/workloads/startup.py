@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
-import tempfile
-import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ..core.measure import ColdStart
 from ..core.point import Check, Facts, Point
 from .fresh import FIRST_UPDATE, PartTimes, start
+from .setups.starts import run_process, scratch_folder
 
 if TYPE_CHECKING:
     from warpdrive_min.agreement.compare import Arrays
@@ -32,8 +30,7 @@ class Starter:
 
     def __init__(self, point: Point, threads: int) -> None:
         self._point, self._threads = point, threads
-        self._folder = tempfile.mkdtemp(prefix="warpdrive-startup-")
-        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        self._folder = scratch_folder(self, "startup")
         self._unchecked: list[Arrays] = []
         self.n_started = 0
 
@@ -47,13 +44,11 @@ class Starter:
 
         from warpdrive_min.backends import cache as user_cache
 
-        from .setups.starts import run_process
-
         number = self.n_started
         self.n_started += 1
         is_cached = self._point["cache"] == CACHED
-        cache = Path(self._folder, CACHED if is_cached else f"cache-{number}")
-        out = Path(self._folder, f"out-{number}")
+        cache = self._folder / (CACHED if is_cached else f"cache-{number}")
+        out = self._folder / f"out-{number}"
         out.mkdir()
         ours = user_cache.folder() if is_cached else cache
         # By path: as a module it would import its package and all cases before the clock starts.

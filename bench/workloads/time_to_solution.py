@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
-import tempfile
 import time
-import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -14,6 +11,7 @@ from typing import Final
 from ..core.measure import ColdStart, median_metric
 from ..core.point import Check, Facts, Measurement, Point
 from .points import point_of
+from .setups.starts import StartError, import_share, run_process, scratch_folder
 from .shared import default_mode, run_config_file
 
 WARM: Final = "warm"
@@ -44,8 +42,7 @@ class Solver:
 
     def __init__(self, point: Point, device: str) -> None:
         self._point, self._device = point, device
-        self._folder = Path(tempfile.mkdtemp(prefix="warpdrive-solution-"))
-        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        self._folder = scratch_folder(self, "solution")
         self._unchecked: list[Path] = []
         self.n_runs = 0
         self.env_steps: list[int] = []
@@ -59,8 +56,6 @@ class Solver:
         Raises:
             StartError: A process failed, or the run missed the threshold.
         """
-        from .setups.starts import import_share, run_process
-
         caches = self._caches()
         began = time.perf_counter()
         program = [sys.executable, "-c", CONTEXT.format(device=self._device)]
@@ -81,8 +76,6 @@ class Solver:
         """
         from warpdrive_min.training.loop import checkpoint
         from warpdrive_min.training.record.trained import find_checkpoint
-
-        from .setups.starts import StartError, run_process
 
         runs = self._folder / f"runs-{self.n_runs}"
         self.n_runs += 1

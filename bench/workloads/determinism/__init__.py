@@ -7,8 +7,6 @@ import json
 import os
 import shutil
 import sys
-import tempfile
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cached_property
@@ -20,6 +18,7 @@ from ...core.measure import Once
 from ...core.point import HOST, Check, Facts, Measurement, Metric, Point
 from ...core.schema import MOST
 from ...core.stats import median
+from ..setups.starts import ROOT, StartError, run_process, scratch_folder
 from ..shared import FP32
 
 if TYPE_CHECKING:
@@ -162,8 +161,7 @@ class Runs:
 
     def __init__(self, point: Point, device: str, play: Play, default: Point) -> None:
         self._point, self._device, self._play, self._default = point, device, play, default
-        self._folder = Path(tempfile.mkdtemp(prefix="warpdrive-determinism-"))
-        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        self._folder = scratch_folder(self, "determinism")
         self._n_runs = 0
 
     @cached_property
@@ -235,8 +233,6 @@ class Runs:
             other = self._run({**self._point, **on_cpu}, variation, **variables)
         value = self.reference.facts.get(variation)
         if variation in (BLOCK, THREADS, CARD) and other.facts[variation] == value:
-            from ..setups.starts import StartError
-
             raise StartError(f"determinism: {variation} must differ between both runs (got {value} twice)")
         return other
 
@@ -257,8 +253,6 @@ def play(point: Point, variation: str, folder: Path, variables: Mapping[str, str
     import torch
 
     from warpdrive_min.backends import cache
-
-    from ..setups.starts import ROOT, run_process
 
     program = [sys.executable, "-m", PROGRAM, json.dumps({**point, "variation": variation}), str(folder)]
     threads = {"OMP_NUM_THREADS": str(torch.get_num_threads())}
@@ -294,8 +288,6 @@ def occupied(device: str) -> Iterator[Child]:
         StartError: That process ended early.
     """
     from warpdrive_min.processes import Child
-
-    from ..setups.starts import StartError
 
     with Child([sys.executable, "-c", OCCUPY.format(device=device)], stdout=-1, encoding="utf-8") as child:
         try:

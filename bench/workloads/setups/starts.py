@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -20,6 +23,13 @@ CACHES: Final = {
 """Variables of the caches of compiled code, and their places in one folder.
 
 The driver has its own cache of code compiled from PTX."""
+
+
+def scratch_folder(owner: object, name: str) -> Path:
+    """Create a folder that is removed together with its owner."""
+    folder = tempfile.mkdtemp(prefix=f"warpdrive-{name}-")
+    weakref.finalize(owner, shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
 
 
 def cache_variables(folder: Path) -> dict[str, str]:

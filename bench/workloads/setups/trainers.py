@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import time
-import weakref
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, Final
@@ -22,6 +19,7 @@ from warpdrive_min.training.trainer import Trainer
 from ...core.exclusive import exclusive
 from ...core.point import Point
 from ..shared import CONFIGS, SEED, env_config, run_config_file
+from .starts import scratch_folder
 
 SCHEDULES: Final = ("lr", "vf_loss_coeff", "entropy_coeff")
 """Policy settings that may change with the env steps."""
@@ -82,9 +80,7 @@ class WatchedTrainer(Trainer):
     """
 
     def __init__(self, env: str, settings: Mapping[str, Any], *, exact: bool = False, saves: bool = False) -> None:
-        folder = tempfile.mkdtemp(prefix="warpdrive-bench-")
-        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        saving = settings["saving"] | {"basedir": folder, "sinks": ()}
+        saving = settings["saving"] | {"basedir": str(scratch_folder(self, "bench")), "sinks": ()}
         if not saves:
             saving |= {"model_params_save_freq": NO_CHECKPOINTS, "keep_best": False}
         config = RunConfig.from_dict({**settings, "saving": saving})
