@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError, field_validator, model_validator
 from pydantic_core import PydanticCustomError
@@ -602,15 +602,7 @@ def json_schema() -> dict[str, Any]:
 # ------------------------------------------------------------------ files
 
 
-class HasLine(Protocol):
-    """Object that is stored as a line of JSON."""
-
-    def to_line(self) -> str:
-        """Return the line with its newline."""
-        ...
-
-
-def append(path: Path, record: HasLine) -> None:
+def append(path: Path, record: Record | Comparison) -> None:
     """Append a record as one line, atomically, and wait for the disk.
 
     Sweeps that write to one file at once do not mix lines. A kill leaves at most the last line incomplete. `read_all`

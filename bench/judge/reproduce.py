@@ -12,10 +12,10 @@ from typing import Annotated, Any, ClassVar, Final
 
 import typer
 
+from warpdrive_min import files
 from warpdrive_min.checkout import GitError, git
 from warpdrive_min.commands import verify
 from warpdrive_min.errors import WarpDriveError, one_line
-from warpdrive_min.files import require_writable
 from warpdrive_min.terminal import echo
 from warpdrive_min.training.record.certificate import Certificate
 
@@ -93,7 +93,7 @@ def reproduce(
     and must be bit-identical.
     """
     if out is not None:
-        require_writable(out, "--out", is_file=True)
+        files.require_writable(out, "--out", is_file=True)
     if Path(run).suffix == ".json" or Path(run).is_dir():
         register_outputs(*([out] if out else []), words=None)
         here = Context.here("full")
@@ -101,7 +101,7 @@ def reproduce(
         for path in certificates(Path(run)):
             repetitions.append(retrain_certificates(path, as_json))
             if out is not None:
-                append(out, Answer(repetitions[-1], here))
+                files.append(out, answer_line(repetitions[-1], here))
         _exit(repetitions, as_json)
     with (
         exiting(Code.BROKEN, NoSuchRunError, FileError, CompareError, OSError),
@@ -187,19 +187,11 @@ def certificates(path: Path) -> list[Path]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """Result of a certificate, as a line of a file."""
-
-    repetition: Repetition
-    here: Context
-
-    def to_line(self) -> str:
-        """Return the result as a line of JSON."""
-        answer = self.repetition.to_dict()
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        here = {"machine": self.here.machine, "git": self.here.git, "answered_at": now}
-        return json.dumps({**answer, "differs": len(self.repetition.differs), **here}) + "\n"
+def answer_line(repetition: Repetition, here: Context) -> str:
+    """Return the result of a certificate as a line of JSON."""
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    made = {"machine": here.machine, "git": here.git, "answered_at": now}
+    return json.dumps({**repetition.to_dict(), "differs": len(repetition.differs), **made}) + "\n"
 
 
 def retrain_certificates(path: Path, is_quiet: bool = False) -> Repetition:
