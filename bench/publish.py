@@ -290,18 +290,13 @@ def begin(
             machine=dict(context.machine),
             started_at=datetime.now(UTC).isoformat(timespec="seconds"),
         )
-    if manifest.preset != preset.value:
-        raise RefusedError(
-            f"publish: {folder} has preset {manifest.preset} (got {preset.value}); run `{manifest.command}`"
-        )
-    if manifest.processes != processes:
-        said = f"{folder} has {manifest.processes} processes of each point (got {processes})"
-        raise RefusedError(f"publish: {said}; run `{manifest.command}`")
-    if manifest.chosen != wanted.words:
-        said = (
-            f"{folder} has {' '.join(manifest.chosen) or 'all points'} (got {' '.join(wanted.words) or 'all points'})"
-        )
-        raise RefusedError(f"publish: {said}; run `{manifest.command}`")
+    for what, was, got in (
+        ("preset {}", manifest.preset, preset.value),
+        ("{} processes of each point", manifest.processes, processes),
+        ("{}", " ".join(manifest.chosen) or "all points", " ".join(wanted.words) or "all points"),
+    ):
+        if was != got:
+            raise RefusedError(f"publish: {folder} has {what.format(was)} (got {got}); run `{manifest.command}`")
     if differ := machine.difference_texts(machine.differences(manifest.machine, context.machine)):
         raise RefusedError(f"publish: {folder} was started on another machine ({'; '.join(differ)}); continue it there")
     context = Context.here(preset.value, manifest.run_id)

@@ -8,7 +8,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -21,27 +21,22 @@ from ..core.point import PROGRAM
 NOTHING: Final = "nothing was saved"
 
 
-@dataclass(slots=True)
-class SavedFiles:
-    """Output files of a command."""
+def saved_text(files: Sequence[Path] = (), words: tuple[str, ...] | None = None, nothing: str = NOTHING) -> str:
+    """Return each file's number of records, and the command that resumes.
 
-    files: Sequence[Path] = ()
-    """Files of JSON lines."""
-    words: tuple[str, ...] | None = None
-    """Options that resume the command; None: it starts again."""
-    nothing: str = NOTHING
-    """Text for files without a record."""
-
-    def text(self) -> str:
-        """Return each file's number of records, and the command that resumes."""
-        counts = {file: file.read_bytes().count(b"\n") for file in self.files if file.exists()}
-        places = [f"{count} record{'s' * (count > 1)} in {file}" for file, count in counts.items() if count]
-        given, words = sys.argv[1:], self.words if places else None
-        if words and not any(word.partition("=")[0] == words[0] for word in given):
-            given = [*given, *words]
-        does = "starts again" if words is None else "continues"
-        kept = f"saved {' and '.join(places)}" if places else self.nothing
-        return f"{kept}; `python -m {PROGRAM} {shlex.join(given)}` {does}"
+    Args:
+        files: Files of JSON lines.
+        words: Options that resume the command; None: it starts again.
+        nothing: Text for files without a record.
+    """
+    counts = {file: file.read_bytes().count(b"\n") for file in files if file.exists()}
+    places = [f"{count} record{'s' * (count > 1)} in {file}" for file, count in counts.items() if count]
+    given, resuming = sys.argv[1:], words if places else None
+    if resuming and not any(word.partition("=")[0] == resuming[0] for word in given):
+        given = [*given, *resuming]
+    does = "starts again" if resuming is None else "continues"
+    kept = f"saved {' and '.join(places)}" if places else nothing
+    return f"{kept}; `python -m {PROGRAM} {shlex.join(given)}` {does}"
 
 
 def register_outputs(
@@ -62,7 +57,7 @@ def register_outputs(
     """
     from warpdrive_min.backends import cache  # noqa: PLC0415  (imports torch)
 
-    stopping.set_saved_work_report(SavedFiles(files, words, nothing).text)
+    stopping.set_saved_work_report(partial(saved_text, files, words, nothing))
     with suppress(ConfigError):  # no cache folder; the first compilation reports it
         remove_leftovers(cache.folder())
     for folder in {*folders, *(file.parent for file in files)}:
@@ -78,7 +73,7 @@ def tidy(exit_code: int = 1) -> Iterator[None]:
     Args:
         exit_code: Exit code if there is no temporary folder.
     """
-    stopping.set_saved_work_report(SavedFiles().text)
+    stopping.set_saved_work_report(saved_text)
     with suppress(OSError):  # `stopping.clean_up_on_signal` reports it
         os.environ.setdefault("RAY_TMPDIR", tempfile.gettempdir())
     with stopping.clean_up_on_signal(exit_code):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.process.stopping import SavedFiles
+from bench.process.stopping import saved_text
 from tests.bench.attack import ROOT, Attack
 from tests.support import by_night
 from warpdrive_min.stopping import NOTHING_SAVED, SIGNALS
@@ -38,10 +38,10 @@ def test_line_says_what_is_kept_and_how_to_go_on(given, words, says, tmp_path, m
     """The last message counts saved lines and explains resuming."""
     file = tmp_path / "records.jsonl"
     monkeypatch.setattr(sys, "argv", ["bench", *given])
-    kept = SavedFiles() if words == "nothing" else SavedFiles([file, tmp_path / "none.jsonl"], words)
-    assert "nothing was saved" in kept.text()
+    outputs = () if words == "nothing" else ([file, tmp_path / "none.jsonl"], words)
+    assert "nothing was saved" in saved_text(*outputs)
     file.write_text('{}\n{}\n{"cut')
-    assert kept.text() == says.replace("FILE", str(file))
+    assert saved_text(*outputs) == says.replace("FILE", str(file))
 
 
 @linux
