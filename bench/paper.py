@@ -23,7 +23,7 @@ from .core.stats import median
 from .show.columns import Column, Table
 from .show.documents import TABLES
 from .show.labels import commit_label, machine_label, medians
-from .show.plots import STYLES, WIDTH_IN, pages, paint, save, width_in
+from .show.plots import STYLE, WIDTH_IN, pages, paint, save, width_in
 from .show.records import by_machine, evidence_of, latest, measured_alone
 from .show.render import escape, floating_figure, floating_table, latex
 from .show.sets import published_records
@@ -112,7 +112,7 @@ def figures(records: Sequence[Record], folder: Path, machine: str) -> tuple[list
     shown, written = [], []
     for chart in (page for whole in charts(records) for page in pages(whole)):
         pdf = folder / f"{chart.name}.pdf"
-        with mpl.rc_context(fname=STYLES / "paper.mplstyle"):
+        with mpl.rc_context(fname=STYLE):
             save(paint(chart), pdf)
         text = floating_figure(
             f"{machine}/figures/{chart.name}",

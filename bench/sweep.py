@@ -53,12 +53,8 @@ def command(
         list[str] | None, typer.Option(help="Argument of an environment outside `envs/`, as KEY=VALUE.")
     ] = None,
     out: Annotated[Path, typer.Option(help="Output folder of the records.")] = SWEEPS,
-    figures: Annotated[
-        Path | None,
-        typer.Option(help="Output folder of the figures; by default the folder figures in --out."),
-    ] = None,
     resume: Resume = None,
-    plot: Annotated[bool, typer.Option(help="Draw the figures at the end.")] = True,
+    plot: Annotated[bool, typer.Option(help="Draw the figures at the end, into the folder figures of --out.")] = True,
     note: Annotated[
         str | None, typer.Option(help="Text stored in every record, such as other programs that were running.")
     ] = None,
@@ -79,8 +75,6 @@ def command(
     if trace is not None:
         options.refuse_unused(typer_context, "with --trace, which measures nothing", *OF_RECORDS)
         require_writable(trace, "--trace")
-    if not plot:
-        options.refuse_unused(typer_context, "with --no-plot", "figures")
     options.require_known(where or [])
     options.require_known([f"backend={name}" for name in backend or ()], "--backend")
     kept = {"case": case, "env": env, "backend": backend, "n_envs": n_envs, "n_agents": n_agents}
@@ -108,11 +102,9 @@ def command(
         _trace(todo, trace)
         return
     require_writable(out, "--out")
-    if plot and figures is not None:
-        require_writable(figures, "--figures")
     context = Context.here(preset.value, options.resumed_or_new_run_id(resume, out, preset.value), note)
     file = out / f"{context.run_id}.jsonl"
-    figures = figures or out / "figures"
+    figures = out / "figures"
     register_outputs(file, words=("--resume", context.run_id), folders=[figures])
     with _available_and_runner(ray, at_once, processes) as (states, runner):
         here = options.runnable(todo, states)
@@ -141,7 +133,7 @@ def command(
         raise typer.Exit(Code.FAILED)
 
 
-OF_RECORDS: Final = ("out", "figures", "resume", "plot", "note", "ray", "at_once", "processes")
+OF_RECORDS: Final = ("out", "resume", "plot", "note", "ray", "at_once", "processes")
 """Options that have no effect without records."""
 SECONDS: Final = {PresetName.smoke: 0.9, PresetName.default: 10.0, PresetName.full: 30.0, PresetName.paper: 8.0}
 """Mean duration of a point, s: on two CPU cores for smoke, on a GPU for the others."""

@@ -1,4 +1,4 @@
-"""Charts drawn by matplotlib for paper and slides."""
+"""Charts drawn by matplotlib."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ from .sets import published_records
 from .views.cases import charts
 from .views.training_runs import run_folders, training_run_chart
 
-STYLES: Final = Path(__file__).with_name("styles")
+STYLE: Final = Path(__file__).with_name("paper.mplstyle")
+"""Fonts and sizes of the figures."""
 PNG_COLOURS: Final = 128
 """Colours of a PNG's palette, which cuts its size to a third."""
 WIDTH_IN: Final = {1: 3.15, 2: 6.45, 3: 6.45}
@@ -72,19 +73,11 @@ class Format(StrEnum):
     svg = "svg"
 
 
-class Style(StrEnum):
-    """Style of the figures by their use."""
-
-    paper = "paper"
-    slides = "slides"
-
-
 def plot(
     records: Annotated[
         list[str] | None,
         typer.Argument(help="Files, folders or patterns (with *) of records; or folders of runs of `train`."),
     ] = None,
-    style: Annotated[Style, typer.Option(help="Fonts and sizes of the figures.")] = Style.paper,
     out: Annotated[
         Path | None, typer.Option(help="Output folder; by default results/figures, or the folder of the first run.")
     ] = None,
@@ -100,11 +93,11 @@ def plot(
         out = out or (folders[0] if folders else RESULTS / "figures")
         require_writable(out, "--out")
         if folders:
-            paths = draw_charts([training_run_chart(folders)], out, style, kinds, folders[0].name)
+            paths = draw_charts([training_run_chart(folders)], out, kinds, folders[0].name)
         else:
             found = read_reporting(existing_files(records) if records else published_records())
             groups = by_machine(evidence_of(found, "plot"))
-            paths = [path for name, group in groups.items() for path in draw(group, out, style, kinds, stem=name)]
+            paths = [path for name, group in groups.items() for path in draw(group, out, kinds, stem=name)]
     for line in listed(paths):
         echo(line)
 
@@ -122,7 +115,6 @@ def listed(paths: Iterable[Path]) -> list[str]:
 def draw(
     records: Iterable[Record],
     out: Path,
-    style: Style = Style.paper,
     formats: Sequence[Format] = (Format.png,),
     stem: str | None = None,
     names: Collection[str] = (),
@@ -134,7 +126,6 @@ def draw(
     Args:
         records: Records of one or several runs; failed and skipped ones are left out.
         out: Folder; made if missing.
-        style: Fonts and sizes of the figures.
         formats: A file is written in each.
         stem: First part of the files' names; None: the run id, or "bench" for several runs.
         names: Names of the charts to draw; empty: all.
@@ -147,13 +138,13 @@ def draw(
         raise ShowError(f"plots: a figure shows one machine (got {', '.join(machines)}); draw each machine separately")
     runs = sorted({record.run_id for record in found})
     name = stem or (slug(runs[0]) if len(runs) == 1 else "bench")
-    return draw_charts([each for each in charts(found) if not names or each.name in names], out, style, formats, name)
+    return draw_charts([each for each in charts(found) if not names or each.name in names], out, formats, name)
 
 
-def draw_charts(charts: Iterable[Chart], out: Path, style: Style, formats: Sequence[Format], stem: str) -> list[Path]:
+def draw_charts(charts: Iterable[Chart], out: Path, formats: Sequence[Format], stem: str) -> list[Path]:
     """Draw charts, a file for each page and format; see `draw`."""
     paths = []
-    with mpl.rc_context(fname=STYLES / f"{style}.mplstyle"):
+    with mpl.rc_context(fname=STYLE):
         for chart in (page for whole in charts for page in pages(whole)):
             figure = paint(chart)
             FigureCanvasAgg(figure)

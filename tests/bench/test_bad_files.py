@@ -347,7 +347,6 @@ def test_full_standard_output_is_one_line(tmp_path):
     [
         *(command for command in COMMANDS if "{out}" in command),
         "run --preset smoke --where env=cartpole --where backend=cpu --out {out}",
-        "run --preset smoke --where env=cartpole --where backend=cpu --out {free} --figures {out}",
         "calibrate --preset smoke --out {out}",
         "calibrate --preset smoke --out {free} --records {out}",
         "compare --preset smoke --axis backend=cpu,host --out {out}",

@@ -179,7 +179,6 @@ def test_run_to_resume_is_a_run_id(resume, tmp_path):
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
-        ("run --no-plot --figures {out}", 2, "--figures: has no effect with --no-plot"),
         ("claims --json --markdown", 2, "--markdown: has no effect with --json"),
         ("claims --out {out}", 2, "--out: has no effect without --run"),
         ("compare {file} {file} --at-once 3", 2, "--at-once: has no effect between files of records"),

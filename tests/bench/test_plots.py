@@ -63,13 +63,12 @@ def test_png_keeps_the_exact_colours_of_series():
         assert image.convert("RGB").getpixel((99, 99)) == (255, 255, 255)
 
 
-@pytest.mark.parametrize("style", ["paper", "slides"])
-def test_pdf_embeds_its_fonts(tmp_path, style):
+def test_pdf_embeds_its_fonts(tmp_path):
     """A PDF embeds its fonts as TrueType.
 
     Publishers refuse Type 3.
     """
-    paths = plots.draw([record()], tmp_path, style, ["pdf"])
+    paths = plots.draw([record()], tmp_path, ["pdf"])
     (pdf,) = (path for path in paths if path.name == "run-throughput.pdf")
     content = pdf.read_bytes()
     assert b"/FontFile2" in content
