@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from warpdrive_min.errors import one_line
 
+from ..core.archive import read_toml
 from ..core.point import ORACLE, PLAIN, Figure, shared_axes
 from ..core.record import Record, are_on_two_cards
 from ..judge.evidence import busy
@@ -89,6 +91,9 @@ class Table(Generic[Row]):
         text = "".join(chain.from_iterable(self.cells))
         return " ".join(f"{sign} {meaning}" for sign, meaning in FOOTNOTES.items() if sign in text)
 
+
+TEXTS: Final = read_toml(Path(__file__).with_name("tables.toml"))
+"""Captions of tables, and heads of their metrics."""
 
 MakeTable: TypeAlias = Callable[[Sequence[Record]], Table[Any]]
 """Function from a case's evidence to its table."""

@@ -11,6 +11,7 @@ from ..core.record import Record, oldest_first
 from .columns import (
     BACKEND,
     NOTHING,
+    TEXTS,
     Column,
     MakeTable,
     Table,
@@ -83,12 +84,15 @@ SAME: Final = 1e-6
 """Largest relative error of a rounded interval end."""
 
 
-def every_point(records: Sequence[Record], *more: Column[Record]) -> Table[Record]:
+def every_point(
+    records: Sequence[Record], *more: Column[Record], caption: str = "Case {case}. {medians}"
+) -> Table[Record]:
     """Return a row per point with its differing axes; the caption has others.
 
     Args:
         records: Records of one case.
         more: Columns behind those of the metrics, shown where they say something of a record.
+        caption: First part of the caption.
     """
     keys, same = differing(records)
     beside = []
@@ -99,7 +103,7 @@ def every_point(records: Sequence[Record], *more: Column[Record]) -> Table[Recor
         elif texts != {NOTHING}:
             same.append(f"{column.name} {texts.pop()}")
     return Table(
-        caption=f"Case {records[0].case}. {medians(records)}{all_points(same)}",
+        caption=caption.format(case=records[0].case, medians=medians(records)) + all_points(same),
         rows=sorted(records, key=point_order(keys)),
         columns=[
             *(axis_column(name, records) for name in keys),
@@ -205,7 +209,7 @@ def headline(records: Sequence[Record]) -> Table[Record]:
         return [column for name in ON_CPU for column in over_backend(name)]
 
     return Table(
-        caption="Point with the most agent steps per second of each environment. Ratios are within one run.",
+        caption=TEXTS["headline"],
         rows=sorted(best.values(), key=env_order),
         columns=[
             *(axis_column(name, steps) for name in FIRST),

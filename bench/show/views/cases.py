@@ -20,6 +20,7 @@ from ..columns import (
     BACKEND,
     NOTHING,
     SPREAD,
+    TEXTS,
     Column,
     MakeTable,
     Table,
@@ -91,7 +92,7 @@ def starts_table(records: Sequence[Record]) -> Table[Part]:
     axes = [*(axis_column(name, records) for name in keys), BACKEND]
     ordered = sorted(records, key=point_order(keys))
     return Table(
-        caption=f"Start-up time of a process by its parts. {medians(records)}{all_points(same)}",
+        caption=TEXTS["startup"].format(medians=medians(records)) + all_points(same),
         rows=[Part(record, name) for record in ordered for name in record.metrics or {}],
         columns=[
             *(column_of(column, lambda part: part.record) for column in axes),
@@ -105,9 +106,7 @@ def starts_table(records: Sequence[Record]) -> Table[Part]:
 
 def solutions_table(records: Sequence[Record]) -> Table[Record]:
     """Return the time to a solution, its parts and env steps, by point."""
-    made = every_point(records)
-    caption = "Time from the command to a solved environment: medians over new processes, each with its own seed."
-    return replace(made, caption=made.caption.replace(f"Case {records[0].case}.", caption))
+    return every_point(records, caption=TEXTS["time_to_solution"])
 
 
 # ------------------------------------------------------------------ learn
@@ -166,10 +165,7 @@ def learning_table(records: Sequence[Record]) -> Table[Seeds]:
         _over_seeds("return of the best checkpoint", "return_best", returns),
     )
     return Table(
-        caption="Learning to a threshold. Steps and seconds are medians over seeds with 95 % order-statistic intervals "
-        "(the range of fewer than six seeds). The return after training is an interquartile mean with its 95 % "
-        "bootstrap interval, of fewer than eight seeds their range. The columns of single seeds show seeds that end "
-        "low, which means and medians hide.",
+        caption=TEXTS["learn"],
         rows=list(groups.values()),
         columns=[
             *(column_of(axis_column(name, records), lambda seeds: seeds[0]) for name in TASK[:4]),

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, TypeAlias
 from ...core.groups import groups_of
 from ...core.record import Record
 from ...workloads.determinism import AGAIN, BLOCK, BUSY, CARD, ON_A_CPU, THREADS, VARIATIONS, first_difference
-from ..columns import BACKEND, NOTHING, Column, Table, axis_column, column_of
+from ..columns import BACKEND, NOTHING, TEXTS, Column, Table, axis_column, column_of
 from ..labels import commit_label, ratio_text
 from ..records import axes_except, point_order
 
@@ -21,13 +21,6 @@ LEVELS: Final[Mapping[str, Sequence[str]]] = {
     "GPU to CPU": (ON_A_CPU,),
 }
 """Variations of each level; records of several machines add outcomes."""
-CAPTION: Final = (
-    "First iteration and tensor of the training state whose bits differ between two processes, and the largest "
-    "absolute difference. Run to run: on one machine. Machine to machine: on another card or computer with the same "
-    "processor. GPU to GPU: on another model. A level is reached if all measured variations of it and of those before "
-    "it are bit-identical, in as many iterations as the cell has. Time over default: median times of an iteration, two "
-    "processes each; no benchmark ratio. Measured on {processors}."
-)
 Runs: TypeAlias = Sequence[Record]
 """Records of a point in all variations, on all machines."""
 
@@ -52,7 +45,7 @@ def determinism_table(records: Sequence[Record]) -> Table[Runs]:
     axes += [Column("commit", commit_label)] if len({commit_label(each) for each in records}) > 1 else []
     processors = sorted({f"{processor(each)} ({architecture(each)})" for each in records})
     return Table(
-        caption=CAPTION.format(processors=", ".join(processors)),
+        caption=TEXTS["determinism"].format(processors=", ".join(processors)),
         rows=list(rows.values()),
         columns=[
             *(column_of(column, lambda runs: runs[0]) for column in axes),

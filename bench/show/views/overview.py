@@ -11,7 +11,7 @@ from typing import Final
 from ...core import machine
 from ...core.point import conditions, matches
 from ...core.record import Record
-from ..columns import Column, Table, signs
+from ..columns import TEXTS, Column, Table, signs
 from ..labels import environment, number, ratio_text, software
 from ..records import latest, measured_alone, rate_of
 from .peers import fastest_variants, setting_label
@@ -126,6 +126,5 @@ def overview(records: Sequence[Record], backend: str = "pycuda") -> Table[Line]:
             *(others if any(line.other for line in lines) else []),
         ],
         rows=lines,
-        caption="Medians of random actions in N copies of an environment (x N). In brackets: our rate divided by that "
-        "of the best other software, measured interleaved.",
+        caption=TEXTS["overview"],
     )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from ...core.point import Figure
 from ...core.record import Record
-from ..charts import GREY, Axis, Chart, DataPoint, Panel, Series
-from ..columns import Column, Table, axis_column, interval_column, metric_column
+from ..charts import GREY, Chart, DataPoint, Panel, Series, chart
+from ..columns import TEXTS, Column, Table, axis_column, interval_column, metric_column
 from ..labels import (
     BACKEND_NAME,
     BACKEND_STYLE,
@@ -16,7 +16,6 @@ from ..labels import (
     USUAL,
     device_label,
     environment,
-    medians,
     plural,
     ratio_text,
     software,
@@ -63,8 +62,7 @@ def peers_table(records: Sequence[Record]) -> Table[Record]:
     more = " Only the fastest variant of each peer counts (column: fastest variant)." if variants else ""
     axes_of_rows = ("env", "work", "algorithm", "n_agents", "n_envs", "precision", "peer", "variant")
     return Table(
-        caption="Environment steps per second of other software and of ours: medians of interleaved runs, and their "
-        f"ratio.{more}",
+        caption=TEXTS["peer"] + more,
         rows=sorted(records, key=point_order(axes_of_rows)),
         columns=[
             *(*axes("env"), Column("work", work), *axes("n_agents", "n_envs", "peer"), *ways),
@@ -83,59 +81,31 @@ def peers_table(records: Sequence[Record]) -> Table[Record]:
 
 def peer_learning_table(records: Sequence[Record]) -> Table[Record]:
     """Return when a peer and our code reached the threshold, by seed."""
-    columns = {
-        "env_steps_to_threshold": "peer, env steps to threshold",
-        "ours_env_steps_to_threshold": "ours, env steps to threshold",
-        "seconds_to_threshold": "peer, seconds to threshold",
-        "ours_seconds_to_threshold": "ours, seconds to threshold",
-        "ours_over_peer": "peer / ours, seconds",
-        "return_after": "peer, return after training",
-        "ours_return_after": "ours, return after training",
-        "whole_run_s": "peer, whole run, s",
-        "compile_s": "peer, compile time, s",
-    }
-    caption = (
-        "Training until a mean return reaches the threshold, with other software and ours from the same "
-        "seeds, without compile time. The peer's program is timed as a whole; the time per step is the average."
-    )
-    return _threshold_table(records, caption, "seed", columns)
+    return _threshold_table("peer_learn", records, "seed")
 
 
 def peer_solutions_table(records: Sequence[Record]) -> Table[Record]:
     """Return the time to a solution of a peer's process and of our command."""
-    columns = {
-        "total_s": "peer, s",
-        "import_s": "peer, of which import, s",
-        "ours_total_s": "ours, s",
-        "ours_import_torch_s": "ours, of which import, s",
-    }
-    caption = (
-        "From the start of a process to a trained policy: medians of interleaved processes, and their ratio. "
-        "The peer saves nothing, and PureJaxRL takes all its steps; ours stops at the threshold and saves checkpoints."
-    )
     ratio = interval_column("ours_over_peer", "peer / ours (above 1: ours is faster)", _ratio)
-    return _threshold_table(records, caption, "caches", columns, ratio)
+    return _threshold_table("peer_solution", records, "caches", ratio)
 
 
-def _threshold_table(
-    records: Sequence[Record], caption: str, last_axis: str, columns: Mapping[str, str], *more: Column[Record]
-) -> Table[Record]:
+def _threshold_table(name: str, records: Sequence[Record], last_axis: str, *more: Column[Record]) -> Table[Record]:
     """Return a table of training until a threshold.
 
     Args:
+        name: Name of its texts.
         records: Records of peers.
-        caption: Caption.
         last_axis: Axis after those that all such tables have.
-        columns: Headers by metric.
         more: Columns after those of the metrics.
     """
     axes = ("env", "algorithm", "threshold", "peer", "variant", "n_envs", last_axis)
     return Table(
-        caption=caption,
+        caption=TEXTS[name],
         rows=sorted(records, key=point_order(axes)),
         columns=[
             *(axis_column(name, records) for name in axes),
-            *(metric_column(name, header) for name, header in columns.items()),
+            *(metric_column(name, header) for name, header in TEXTS["metrics"][name].items()),
             *more,
         ],
         n_grouping=6,
@@ -177,16 +147,7 @@ def peers(records: Sequence[Record]) -> Chart:
             name = f"ours, {BACKEND_NAME[backend]}"
             series += [Series(name, style | {"linestyle": "none"}, points)] if points else []
         panels.append(Panel(f"{environment(str(env))}, {WORKS[str(work)]}", series, list(map(_row, found))))
-    return Chart(
-        name="peers",
-        title="Throughput compared with other software",
-        caption=f"Same environment and size, interleaved. {medians(shown)} 2x means that ours is twice as fast.",
-        statistic="medians",
-        kind="rows",
-        x=Axis(f"env steps/s (2x: ours is twice as fast{shared})"),
-        panels=panels,
-        records=shown,
-    )
+    return chart("peers", panels, shown, shared=shared)
 
 
 def setting_label(record: Record) -> str:
