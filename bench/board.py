@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Final
-from xml.etree import ElementTree
 
 import typer
 from markupsafe import Markup
@@ -28,6 +27,7 @@ from .show.columns import NOTHING, Column, Table
 from .show.labels import commit_label, env_name, interval_text, machine_label, number
 from .show.page import drawn, page
 from .show.records import by_machine
+from .show.render import template
 from .show.views.history import (
     History,
     Value,
@@ -390,25 +390,20 @@ def feed(newest: Sequence[Record], changes: Sequence[Value], repository: str) ->
         changes: Entries of the feed.
         repository: Its web address, for the feed's id.
     """
-    root = ElementTree.Element("feed", xmlns="http://www.w3.org/2005/Atom")
 
-    def add(parent: ElementTree.Element, about: Iterable[str], title: str, updated: datetime, link: str) -> None:
+    def element(about: Iterable[str], title: str, updated: datetime, link: str, **more: str) -> dict[str, str]:
         urn = uuid.uuid5(uuid.NAMESPACE_URL, "\n".join(map(one_line, ("warpdrive-min board", *about)))).urn
-        texts = {"id": urn, "title": title, "updated": updated.astimezone(UTC).isoformat(timespec="seconds")}
-        for name, text in texts.items():
-            ElementTree.SubElement(parent, name).text = one_line(text)
-        ElementTree.SubElement(parent, "link", rel="alternate", href=link)
+        time = updated.astimezone(UTC).isoformat(timespec="seconds")
+        return {"id": urn, "title": one_line(title), "updated": time, "link": link, **more}
+
+    def entry(value: Value) -> dict[str, str]:
+        record = value.record
+        title = f"{value.verdict}: {value.change}, {env_of(record)}, {record.case}"
+        about = (kind(record.machine), value.quantity, str(point_key(record)), record.run_id)
+        texts = (machine_label(record), point_and_code(record), f"commits {commits(value)}", *value.causes)
+        return element(about, title, record.start, history_link(record), summary=one_line("; ".join(texts)))
 
     machines = sorted(kind(record.machine) for record in newest)
     title = "warpdrive-min: changes of the nightly benchmarks"
-    add(root, [repository, *machines], title, max(record.start for record in newest), INDEX)
-    ElementTree.SubElement(ElementTree.SubElement(root, "author"), "name").text = "warpdrive-min"
-    for value in changes:
-        record, entry = value.record, ElementTree.SubElement(root, "entry")
-        title = f"{value.verdict}: {value.change}, {env_of(record)}, {record.case}"
-        about = (kind(record.machine), value.quantity, str(point_key(record)), record.run_id)
-        add(entry, about, title, record.start, history_link(record))
-        texts = (machine_label(record), point_and_code(record), f"commits {commits(value)}", *value.causes)
-        ElementTree.SubElement(entry, "summary").text = one_line("; ".join(texts))
-    ElementTree.indent(root)
-    return f'<?xml version="1.0" encoding="utf-8"?>\n{ElementTree.tostring(root, encoding="unicode")}\n'
+    whole = element([repository, *machines], title, max(record.start for record in newest), INDEX)
+    return template("feed.xml", autoescape=True).render(whole=whole, entries=map(entry, changes)) + "\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from pydantic import Field
 
@@ -22,7 +22,6 @@ MANIFEST: Final = "manifest.json"
 RECORDS: Final = "records.jsonl"
 COMPARISONS: Final = "comparisons.jsonl"
 CRATE: Final = "ro-crate-metadata.json"
-LICENSE: Final = "https://spdx.org/licenses/BSD-3-Clause"
 
 
 class SetError(RecordError):
@@ -74,41 +73,11 @@ def write_crate(folder: Path, manifest: Manifest) -> None:
 
     It must be written before the manifest, which has its SHA-256.
     """
-    files = [*files_below(folder), MANIFEST]
-    parts = sorted({name for name in files if name != CRATE})
-    software, machine = "#warpdrive-min", f"#{manifest.kind}"
-    about = f"Rates of environments and training by warpdrive-min at commit {manifest.commit[:7]} on {manifest.kind}"
-    graph: list[dict[str, Any]] = [
-        {
-            "@id": CRATE,
-            "@type": "CreativeWork",
-            "about": {"@id": "./"},
-            "conformsTo": {"@id": "https://w3id.org/ro/crate/1.1"},
-        },
-        {
-            "@id": "./",
-            "@type": "Dataset",
-            "name": manifest.run_id,
-            "description": about,
-            "datePublished": manifest.finished_at,
-            "license": {"@id": LICENSE},
-            "hasPart": [{"@id": name} for name in parts],
-        },
-        *({"@id": name, "@type": "File", "name": name, "encodingFormat": _encoding(name)} for name in parts),
-        {
-            "@id": "#publish",
-            "@type": "CreateAction",
-            "name": manifest.command,
-            "startTime": manifest.started_at,
-            "endTime": manifest.finished_at,
-            "instrument": [{"@id": software}, {"@id": machine}],
-            "result": {"@id": "./"},
-        },
-        {"@id": software, "@type": "SoftwareApplication", "name": "warpdrive-min", "version": manifest.commit},
-        {"@id": machine, "@type": "IndividualProduct", "name": manifest.kind, "serialNumber": manifest.cards},
-        {"@id": LICENSE, "@type": "CreativeWork", "name": "BSD-3-Clause"},
-    ]
-    crate = {"@context": "https://w3id.org/ro/crate/1.1/context", "@graph": graph}
+    from .render import template  # noqa: PLC0415  (reading sets needs no templates)
+
+    names = sorted({*files_below(folder), MANIFEST} - {CRATE})
+    parts = {name: _encoding(name) for name in names}
+    crate = json.loads(template("crate.json").render(crate=CRATE, manifest=manifest, parts=parts))
     write_atomically(folder / CRATE, json.dumps(crate, indent=1) + "\n")
 
 
