@@ -15,7 +15,6 @@ import timeit
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache, partial
 from importlib import metadata
 from pathlib import Path
@@ -237,23 +236,8 @@ class OtherProcesses:
 # ------------------------------------------------------------------ limits
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Limits of a device."""
-
-    bytes_per_s: float
-    ops_per_s: float
-    source: str
-
-
-_HOPPER: Final = partial(
-    Limits, ops_per_s=132 * 128 * 1.98e9, source="copy bandwidth as measured; 132 SMs x 128 lanes x 1.98 GHz"
-)
-LIMITS: Final[dict[str, Limits]] = {
-    "NVIDIA H200": _HOPPER(bytes_per_s=4.3e12),
-    "NVIDIA H100 80GB HBM3": _HOPPER(bytes_per_s=3.03e12),
-}
-"""Limits by the driver's name of the device."""
+LIMITS: Final[Mapping[str, Mapping[str, Any]]] = _SETTINGS["limits"]
+"""Bytes and operations per second, and their source, by the driver's name of the device."""
 
 
 def roofline(facts: Facts, seconds: float) -> tuple[float | None, str]:
@@ -266,8 +250,8 @@ def roofline(facts: Facts, seconds: float) -> tuple[float | None, str]:
     if gpu not in LIMITS:
         return None, f"no limit is known for {gpu}"
     limits = LIMITS[gpu]
-    least = max(facts.bytes_per_run / limits.bytes_per_s, facts.ops_per_run / limits.ops_per_s)
-    return least / seconds, limits.source
+    least = max(facts.bytes_per_run / limits["bytes_per_s"], facts.ops_per_run / limits["ops_per_s"])
+    return least / seconds, limits["source"]
 
 
 # ------------------------------------------------------------------ the code

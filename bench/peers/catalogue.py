@@ -12,7 +12,7 @@ import torch
 
 from ..core.archive import read_toml
 from ..core.point import ORACLE, Point, Preset
-from ..core.record import Comparison, Record
+from ..core.record import CaseVersion, Comparison, Record
 from ..judge.evidence import key, point_key
 from ..judge.published.anchors import ANCHORS, Anchor
 from ..workloads.points import point_of
@@ -20,22 +20,8 @@ from ..workloads.shared import FULLY_OBSERVED_AGENTS
 from ..workloads.time_to_solution import solution_point
 
 _FILE: Final = read_toml(Path(__file__).with_suffix(".toml"))
-SPEED: Final = "peer"
-"""Case of speed records."""
-LEARNING: Final = "peer_learn"
-"""Case of records of training to a threshold."""
-SOLUTION: Final = "peer_solution"
-"""Case of records of whole processes that train to a threshold."""
-REPEAT: Final = "peer_determinism"
-"""Case of records of runs that are compared to the bit."""
-CASE_OF: Final[Mapping[str, str]] = {
-    "simulate": SPEED,
-    "train": SPEED,
-    "learn": LEARNING,
-    "solve": SOLUTION,
-    "repeat": REPEAT,
-}
-"""Case of each kind of work."""
+WORKS: Final[Mapping[str, CaseVersion]] = {work: CaseVersion(**of, version=2) for work, of in _FILE["works"].items()}
+"""Case of the records of each kind of work."""
 RANDOM_SLOTS: Final = 170_000
 """Number of agents at which WarpDrive's random numbers overflow their heap."""
 
@@ -100,9 +86,14 @@ class PeerJob:
     axes: Point
 
     @property
-    def case(self) -> str:
+    def version(self) -> CaseVersion:
         """Case of its records."""
-        return CASE_OF[self.axes["work"]]
+        return WORKS[self.axes["work"]]
+
+    @property
+    def case(self) -> str:
+        """Name of that case."""
+        return self.version.name
 
     @property
     def point(self) -> Point:
@@ -146,6 +137,7 @@ PEERS: Final = {
 def unfinished(jobs: Iterable[PeerJob], records: Sequence[Record], comparisons: Iterable[Comparison]) -> list[PeerJob]:
     """Return points without a comparison or, if not paired, without a valid record."""
     compared = {each.b for each in comparisons}
-    alone = {record.id for record in records if record.case in (LEARNING, REPEAT) and record.is_evidence}
+    unpaired = [WORKS[work].name for work in ("learn", "repeat")]
+    alone = {record.id for record in records if record.case in unpaired and record.is_evidence}
     finished = {key(record) for record in records if record.id in compared | alone}
     return [job for job in jobs if point_key(job.case, job.point) not in finished]

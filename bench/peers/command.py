@@ -19,11 +19,9 @@ from ..process.local import start
 from ..process.stopping import register_outputs
 from ..process.sweep import read_existing
 from ..show import documents, render
-from .catalogue import LEARNING, PEERS, REPEAT, SOLUTION, SPEED, PeerJob, unfinished
+from .catalogue import PEERS, WORKS, PeerJob, unfinished
 from .sides import Run, measure_each
 
-CASES: Final = (SPEED, LEARNING, SOLUTION, REPEAT)
-"""Cases of peer records."""
 WIDE: Final = 220
 """Width of the table, characters."""
 
@@ -73,7 +71,8 @@ def peers(
         records += found
         why = f": {found[0].reason}" if found[0].reason else ""
         say(f"{index}/{len(todo)} {point_name(job.case, job.point)}: {found[0].status}{why}")
-    documents.show([record for record in records if record.case in CASES], render.console(WIDE))
+    cases = {each.name for each in WORKS.values()}
+    documents.show([record for record in records if record.case in cases], render.console(WIDE))
     say(f"records: {file}")
     statuses = {record.status for record in records}
     if "failed" in statuses:

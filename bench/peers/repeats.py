@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -11,7 +12,7 @@ import torch
 from ..core.case import Case, Job
 from ..core.measure import Once
 from ..core.point import Facts, Point
-from ..core.record import CaseVersion, Context, Record
+from ..core.record import Context, Record
 from ..workloads.determinism import CARD, Play, Runs, second_card
 
 if TYPE_CHECKING:
@@ -21,11 +22,10 @@ USUAL: Final = "usual"
 """Variant whose speed is the base."""
 
 
-def record_of(version: CaseVersion, job: PeerJob, context: Context, reply: Mapping[str, Any], play: Play) -> Record:
+def record_of(job: PeerJob, context: Context, reply: Mapping[str, Any], play: Play) -> Record:
     """Measure a point; its failure is in the record.
 
     Args:
-        version: Case of the record.
         job: The point.
         context: Facts that records share.
         reply: Kind of device and versions of the peer's packages.
@@ -50,9 +50,7 @@ def record_of(version: CaseVersion, job: PeerJob, context: Context, reply: Mappi
         )
 
     case = Case(
-        name=version.name,
-        scope=version.scope,
-        version=version.version,
+        **asdict(job.version),
         title="the same training of other software in another process",
         workload=Once,
         points=job.peer.points,

@@ -21,7 +21,7 @@ from ..core.errors import NotComparable, Skip
 from ..core.machine import card_hash, fingerprint
 from ..core.measure import ColdStart, MeasureError, Timed, Workload
 from ..core.point import Check, Facts, Measurement, Metric, Point, command_line, conditions
-from ..core.record import CaseVersion, Comparison, Context, Host, Record, Scope, StartTime, parsed
+from ..core.record import Comparison, Context, Host, Record, StartTime, parsed
 from ..judge.evidence import remarks
 from ..process import interleaved
 from ..process.rounds import Side
@@ -37,7 +37,6 @@ from .check import correctness
 if TYPE_CHECKING:
     from .catalogue import PeerJob
 
-VERSION: Final = 2
 TAKEN: Final = "in turns with ours"
 PROGRAM: Final = Path(__file__).with_name("worker.py")
 ALONE: Final = {"PYTHONSAFEPATH": "1", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
@@ -50,14 +49,6 @@ EAGER_BLOCK_S: Final = 0.15
 """Time for sampling a block of an eager peer, s.
 
 Other processes on the host slow its Python loop for milliseconds to seconds."""
-SCOPES: Final[Mapping[str, Scope]] = {
-    "simulate": "env",
-    "train": "train",
-    "learn": "learn",
-    "solve": "startup",
-    "repeat": "determinism",
-}
-"""Scope of each kind of work."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,7 +121,7 @@ def _both_sides(job: PeerJob, run: Run) -> tuple[Side, Side]:
     return (
         Side(case=CASES[name], point=point, start=run.ours, taken="in turns with a peer", run_id=run_id),
         Side(
-            case=_version(job),
+            case=job.version,
             point=job.point,
             start=partial(_serving, job, run),
             taken=TAKEN,
@@ -147,7 +138,7 @@ def _command(job: PeerJob, run: Run) -> str:
 
 def _unmeasured(job: PeerJob, run: Run, error: WorkerError) -> Record:
     return Record.of(
-        _version(job),
+        job.version,
         job.point,
         run.context,
         started=StartTime(),
@@ -240,7 +231,7 @@ def _repeated(job: PeerJob, run: Run) -> Record:
                     raise Skip(str(error)) from error
                 raise
 
-    record = repeats.record_of(_version(job), job, run.context, _reply(job, run), play)
+    record = repeats.record_of(job, run.context, _reply(job, run), play)
     return record.model_copy(update={"command": _command(job, run)})
 
 
@@ -250,7 +241,6 @@ def _repeated(job: PeerJob, run: Run) -> Record:
 @contextmanager
 def _serving(job: PeerJob, run: Run) -> Iterator[Server]:
     """Yield a server whose one case runs in a peer's process, or starts several."""
-    version = _version(job)
     with ExitStack() as processes:
         workload: type[Workload]
         setup: Callable[[Point], Workload]
@@ -260,19 +250,13 @@ def _serving(job: PeerJob, run: Run) -> Iterator[Server]:
             compiled = {COMPILED: str(cache.folder() / "jax")}  # rounds share what is compiled before the timing
             workload, setup = Timed, partial(_setup, job, processes.enter_context(started(job, run, compiled)))
         case = Case(
-            name=version.name,
-            scope=version.scope,
-            version=version.version,
+            **asdict(job.version),
             title="other people's software, in turns with ours",
             workload=workload,
             points=job.peer.points,
             setup=setup,
         )
         yield Server({case.name: case})
-
-
-def _version(job: PeerJob) -> CaseVersion:
-    return CaseVersion(name=job.case, scope=SCOPES[job.axes["work"]], version=VERSION)
 
 
 def started(job: PeerJob, run: Run, variables: Mapping[str, str] | None = None) -> Worker:
