@@ -649,17 +649,8 @@ def read_results(
 
 
 def _pairs(records: Sequence[Record]) -> Iterator[tuple[Record, Record]]:
-    """Yield the pairs of schema 1: runs -a and -b, or peer and ours."""
-    sides: dict[str, list[Record]] = {}
-    peer: Record | None = None
-    for record in records:
-        if record.case == "peer":
-            peer = record
-        elif peer is not None and record.run_id == peer.run_id:
-            yield record, peer
-            peer = None
-        else:
-            sides.setdefault(record.run_id, []).append(record)
+    """Yield the pairs of schema 1, of runs -a and -b."""
+    sides = groups_of(records, lambda record: record.run_id)
     for run_id, first in sides.items():
         if run_id.endswith("-a"):
             yield from zip(first, sides.get(f"{run_id[:-2]}-b", []), strict=False)
@@ -737,7 +728,8 @@ def parsed(kind: type[Line], fields: dict[str, Any], where: str) -> Line:
         known = " or ".join(map(str, READABLE))
         raise RecordError(f"{where}: schema must be {known} (got {short_text(version)}); use the release that wrote it")
     if version == 1:
-        fields |= {"schema": SCHEMA, "taken": _taken_in_schema_1(fields)}
+        notes = fields.get("notes")
+        fields |= {"schema": SCHEMA, "taken": str((notes if isinstance(notes, dict) else {}).get("taken", ALONE))}
     try:
         return kind(**fields)
     except ValidationError as error:
@@ -823,13 +815,6 @@ def _read(paths: Iterable[Path], skipped_lines: list[str] | None) -> tuple[list[
                 raise
             _skip_line(str(error), skipped_lines)
     return records, comparisons
-
-
-def _taken_in_schema_1(fields: Mapping[str, Any]) -> str:
-    """Return `Record.taken` of a record of schema 1, from its notes."""
-    notes = fields.get("notes")
-    notes = notes if isinstance(notes, dict) else {}
-    return str(notes.get("taken", "in turns with ours" if "ours" in notes else ALONE))
 
 
 def read_all(paths: Iterable[Path], skipped_lines: list[str] | None = None) -> list[Record]:

@@ -237,7 +237,8 @@ def beside(times: float, peer: str, day: int = 2, card: str = "first"):
     ours = on_card("first", 8e6, "pycuda", day).model_copy(
         update={"id": f"ours {peer} {times}", "taken": "in turns with a peer"}
     )
-    axes = {"peer": peer, "env": "cartpole", "n_envs": 100, "n_agents": 1, "work": "simulate"}
+    name, _, variant = peer.partition("-")
+    axes = {"peer": name, "variant": variant, "env": "cartpole", "n_envs": 100, "n_agents": 1, "work": "simulate"}
     theirs = on_card(card, 8e6 / times, "", day, case="peer").model_copy(
         update={"id": f"{peer} {times}", "point": axes, "taken": "in turns with ours"}
     )
@@ -258,7 +259,7 @@ def test_peer_in_turns_goes_before_its_figure_of_another_run():
     judged = judge(goal, records, turns)
     assert judged.estimate.value == pytest.approx(8, rel=1e-3)
     assert judged.verdict == "does not hold"
-    assert "interleaved, 3 rounds of new processes with theirs-fast" in judged.why
+    assert "interleaved, 3 rounds of new processes with theirs fast" in judged.why
     assert judge(goal, records).estimate.value == pytest.approx(16), "without turns the constant is what there is"
     both, apart = beside(8, "theirs", card="second")
     assert judge(goal, both, [apart]).estimate.value == pytest.approx(16), "nor do turns join two cards"

@@ -173,19 +173,6 @@ def test_pairs_of_schema_1_are_comparisons_of_one_round(tmp_path):
     assert "not measured" in got.unread["process_noise"]
 
 
-def test_peer_of_schema_1_is_compared_with_ours_beside_it(tmp_path):
-    """A peer's record of schema 1 is paired with the next one."""
-    theirs = {"peer": "gymnax", "env": "cartpole", "n_envs": 100, "n_agents": 1, "work": "simulate"}
-    notes = {"ours": {"point": {}}, "version": "1", "counts": "steps"}
-    peer = plain_record(case="peer", point=theirs, samples_ns=[3.0] * 4, notes=notes)
-    ours = plain_record(samples_ns=[1.0] * 4)
-    lines = as_schema_1(peer) + as_schema_1(ours, notes={"taken": "in turns with a peer"})
-    (tmp_path / "run.jsonl").write_text(lines)
-    (got,) = read_comparisons([tmp_path])
-    assert (got.case, got.a, got.b) == ("env_step", ours.id, peer.id)
-    assert got.ratio().value == pytest.approx(3)
-
-
 def test_comparison_survives_its_file_beside_records(tmp_path):
     """Comparisons and records can share a file."""
     a, b = side("a", [1.0, 1.0]), side("b", [1.0, 1.0])

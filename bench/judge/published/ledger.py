@@ -163,11 +163,8 @@ class Query(Model):
         """
         newest: dict[str, tuple[Comparison, Record, Record]] = {}
         for each, ours, theirs in sorted(_joined(records, comparisons), key=lambda found: found[2].start):
-            if theirs.case == PEER and self._is_the_peer(theirs) and self.of.matches_point(ours.point):
-                suffix = str(theirs.point["peer"]).removeprefix(self.peer).removeprefix("-")
-                newest[str(theirs.point.get("variant", suffix))] = each, ours, theirs
-        if len(newest) > 1:
-            newest.pop("", None)  # records that name no variant
+            if self._is_the_peer(theirs) and self.of.matches_point(ours.point):
+                newest[str(theirs.point.get("variant"))] = each, ours, theirs
         if not newest:
             return None
         compared, ours, theirs = min(newest.values(), key=lambda found: found[0].ratio().value)
@@ -183,9 +180,8 @@ class Query(Model):
 
     def _is_the_peer(self, theirs: Record) -> bool:
         """True if a record is of the peer and the same work (training or stepping)."""
-        name, trains = str(theirs.point["peer"]), theirs.point["work"] == "train"
-        is_named = name == self.peer or name.startswith(f"{self.peer}-")  # variants used to be separate peers
-        return is_named and trains == (self.of.case == "train")
+        trains = theirs.point["work"] == "train"
+        return theirs.case == PEER and theirs.point["peer"] == self.peer and trains == (self.of.case == "train")
 
     def _ratio(self, of: Estimate, over: Estimate) -> Estimate:
         top, bottom = (over, of) if self.quantity == "TimesSooner" else (of, over)
