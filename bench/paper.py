@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -96,15 +96,8 @@ def write(sources: Sequence[Path], out: Path) -> list[Path]:
 # ------------------------------------------------------------------ figures, tables, and all of them
 
 
-@dataclass(frozen=True, slots=True)
-class Float:
-    """Figure or table as a document includes and names it."""
-
-    folder: str
-    file: str
-    label: str
-    title: str
-    """Title in LaTeX."""
+Float = dict[str, str]
+"""Figure or table as `paper.tex` includes it: ``folder``, ``file``, ``label`` and ``title``, in LaTeX."""
 
 
 def figures(records: Sequence[Record], folder: Path, machine: str) -> tuple[list[Float], list[Path]]:
@@ -122,7 +115,8 @@ def figures(records: Sequence[Record], folder: Path, machine: str) -> tuple[list
             is_narrow=width_in(chart) == WIDTH_IN[1],
         )
         written += [pdf, write_atomically(folder / f"{chart.name}.tex", text)]
-        shown.append(Float(f"{machine}/figures", chart.name, f"fig:{machine}:{chart.name}", escape(chart.title)))
+        place = {"folder": f"{machine}/figures", "file": chart.name, "label": f"fig:{machine}:{chart.name}"}
+        shown.append({**place, "title": escape(chart.title)})
     return shown, written
 
 
@@ -133,7 +127,8 @@ def floating_tables(records: Sequence[Record], folder: Path, machine: str) -> tu
         label, caption = f"{machine}:{name}", f"{table.caption} {machine_label(records[0])}."
         text = floating_table(f"{machine}/tables/{name}", replace(table, label=label, caption=caption))
         written.append(write_atomically(folder / f"{name}.tex", text))
-        shown.append(Float(f"{machine}/tables", name, f"tab:{label}", escape(name.replace("-", " "))))
+        place = {"folder": f"{machine}/tables", "file": name, "label": f"tab:{label}"}
+        shown.append({**place, "title": escape(name.replace("-", " "))})
     return shown, written
 
 

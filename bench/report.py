@@ -24,7 +24,7 @@ from .core.record import (
     require_no_source,
 )
 from .judge.published.anchors import SOURCES
-from .judge.published.claims import Claims, for_report
+from .judge.published.claims import for_report
 from .show.charts import Chart
 from .show.columns import Column, Table
 from .show.labels import commit_label, digits, machine_label, notes
@@ -58,7 +58,7 @@ def report(
     echo(f"report: {out} ({len(text.encode()) / 1e6:.1f} MB)")
 
 
-def html(records: Sequence[Record], claims: Claims | None = None, past: Sequence[Record] = ()) -> str:
+def html(records: Sequence[Record], claims: dict[str, Any] | None = None, past: Sequence[Record] = ()) -> str:
     """Return the page; equal records and claims give an equal page.
 
     Args:

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from . import machine
@@ -369,13 +369,13 @@ class Timer:
             return None, sampler.reason
         kind, amount = next(iter(facts.work.items()))
         units, unit = amount * self.runs * len(samples), kind.removesuffix("s")
-        joules = sampler.telemetry.energy_j
+        joules = sampler.telemetry["energy_j"]
         per_unit = {
             f"pcie_bytes_per_{unit}": pcie_bytes_per(sampler.telemetry, units),
             f"joules_per_{unit}": None if joules is None else joules / units,
         }
         slower = median(samples) / median_ns - 1
-        return {**asdict(sampler.telemetry), **per_unit, "watched_slower_by": slower}, ""
+        return {**sampler.telemetry, **per_unit, "watched_slower_by": slower}, ""
 
     def joules_per_unit(self, window_s: float) -> float | None:
         """Repeat the work for a time; return its energy per unit, J; None if unread."""

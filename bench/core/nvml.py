@@ -9,7 +9,6 @@ import tomllib
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -41,33 +40,8 @@ Series = dict[str, float]
 """Mean, min and max of samples."""
 
 
-@dataclass(frozen=True, slots=True)
-class Telemetry:
-    """Telemetry of the GPU; `unread` has the reason for each None."""
-
-    samples: int
-    duration_s: float
-    utilisation_percent: Series | None
-    """Share of time with a running kernel.
-
-    A single idle block reads as 100 %; read it together with `gpm`."""
-    memory_used_bytes: Series | None
-    sm_clock_mhz: Series | None
-    memory_clock_mhz: Series | None
-    power_w: Series | None
-    power_limit_w: Series | None
-    temperature_c: Series | None
-    energy_j: float | None
-    throttle_reasons: dict[str, float] | None
-    """Share of samples with each reason; samples are equally spaced in time."""
-    contended: bool | None
-    """True if another process used the GPU."""
-    other_processes: int | None
-    """Maximum number of other processes at once."""
-    gpm: dict[str, float] | None
-    reading_s: Series
-    """Time to read one sample of all fields in the sampler's thread."""
-    unread: dict[str, str] = field(default_factory=dict)
+Telemetry = dict[str, Any]
+"""Telemetry of the GPU, as `docs/records.md` lists its fields; ``unread`` has the reason for each None."""
 
 
 class Sampler:
@@ -149,18 +123,18 @@ class Sampler:
 
     def _summary(self, duration_s: float) -> Telemetry:
         others = self._seen.get("contended")
-        return Telemetry(
-            samples=max(map(len, self._seen.values())),
-            duration_s=duration_s,
+        return {
+            "samples": max(map(len, self._seen.values())),
+            "duration_s": duration_s,
             **{name: _series(self._seen.get(name)) for name in SERIES},
-            energy_j=self._read("energy_j", lambda: self._joules(duration_s)),
-            throttle_reasons=self._throttle(),
-            contended=any(others) if others else None,
-            other_processes=max(others) if others else None,
-            gpm=self._read("gpm", lambda: self._gpm_metrics(duration_s)),
-            reading_s=_series(self._reading_s) or {},
-            unread=dict(self._unread),
-        )
+            "energy_j": self._read("energy_j", lambda: self._joules(duration_s)),
+            "throttle_reasons": self._throttle(),
+            "contended": any(others) if others else None,
+            "other_processes": max(others) if others else None,
+            "gpm": self._read("gpm", lambda: self._gpm_metrics(duration_s)),
+            "reading_s": _series(self._reading_s) or {},
+            "unread": dict(self._unread),
+        }
 
     def _joules(self, duration_s: float) -> float:
         _require_window(duration_s, ENERGY_WINDOW_S)
@@ -377,5 +351,5 @@ def pcie_bytes_per(telemetry: Telemetry, amount: float) -> float | None:
 
     A value near zero means that the loop stays on the GPU. Launches and NVML's own reads also cause traffic.
     """
-    per_s = pcie_bytes_per_s(telemetry.gpm)
-    return None if per_s is None or amount <= 0 else per_s * telemetry.duration_s / amount
+    per_s = pcie_bytes_per_s(telemetry["gpm"])
+    return None if per_s is None or amount <= 0 else per_s * float(telemetry["duration_s"]) / amount

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal, get_args
+from typing import Final, Literal, NamedTuple, get_args
 from xml.etree import ElementTree
 
 from warpdrive_min.errors import one_line, printable, shortened
@@ -23,18 +23,12 @@ A point or the gate failed, sides differ in a comparable field, only one side ha
 throttled."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """Exit code and JUnit element of a verdict or a problem."""
 
     code: Code
     junit: str = ""
     """Element of JUnit XML; empty: passed."""
-
-    @property
-    def level(self) -> str:
-        """Level of GitHub's annotation."""
-        return "warning" if self.junit == "skipped" else "error"
 
 
 OUTCOMES: Final[Mapping[str, Outcome]] = {
@@ -48,6 +42,7 @@ OUTCOMES: Final[Mapping[str, Outcome]] = {
     **dict.fromkeys(("ok", "better", "same", "unchanged", "reproduced"), Outcome(Code.OK)),
 }
 """Verdicts and problems, most serious first."""
+ORDER: Final = {verdict: place for place, verdict in enumerate(OUTCOMES)}
 KIND_OF_CODE: Final[Mapping[int, Kind]] = {OUTCOMES[kind].code: kind for kind in get_args(Kind)}
 """Kind of problem of a `CompareError`, by its exit code."""
 
@@ -57,7 +52,7 @@ COMMENT_LINES: Final = 6
 
 def exit_code(verdicts: Iterable[str]) -> Code:
     """Return the exit code of the most serious verdict."""
-    return OUTCOMES[min(map(str.lower, verdicts), key=list(OUTCOMES).index)].code
+    return OUTCOMES[min(map(str.lower, verdicts), key=ORDER.__getitem__)].code
 
 
 @dataclass(kw_only=True, slots=True)
@@ -77,7 +72,7 @@ class Report:
     def add(self, kind: Kind, *texts: str) -> None:
         """Add problems of a kind."""
         added = [*self.problems, *((kind, text) for text in texts)]
-        self.problems = sorted(added, key=lambda problem: list(OUTCOMES).index(problem[0]))
+        self.problems = sorted(added, key=lambda problem: ORDER[problem[0]])
 
     @property
     def code(self) -> Code:
@@ -94,10 +89,7 @@ class Report:
     @property
     def worst_first(self) -> list[Judgement[str]]:
         """Judgements by severity of their verdict, then by growth."""
-        order = list(OUTCOMES)
-        return sorted(
-            self.rows, key=lambda row: (order.index(row.verdict), -(row.estimate.value if row.estimate else 0))
-        )
+        return sorted(self.rows, key=lambda row: (ORDER[row.verdict], -(row.estimate.value if row.estimate else 0)))
 
     @property
     def counts(self) -> str:
@@ -120,8 +112,7 @@ class Report:
         Args:
             link: Address of the whole report.
         """
-        order = list(OUTCOMES)
-        findings = sorted(self.findings, key=lambda each: (OUTCOMES[each[0]].junit != "failure", order.index(each[0])))
+        findings = sorted(self.findings, key=lambda each: (OUTCOMES[each[0]].junit != "failure", ORDER[each[0]]))
         shown, more = findings[:COMMENT_LINES], len(findings) - COMMENT_LINES
         rest = ([f"{more} more"] if more > 0 else []) + ([f"[the whole report]({link})"] if link else [])
         lines = [f"* **{kind}** {render.escape_markdown(shortened(text))}" for kind, text in shown]
@@ -162,7 +153,7 @@ class Report:
 
     def annotations(self) -> list[str]:
         """Return GitHub's workflow commands: errors fail the gate, others are warnings."""
-        return [_annotation(OUTCOMES[title].level, title, text) for title, text in self.findings]
+        return [_annotation(title, text) for title, text in self.findings]
 
 
 def run_page() -> str:
@@ -172,10 +163,11 @@ def run_page() -> str:
     return f"{server}/{repository}/actions/runs/{run}" if server and repository and run else ""
 
 
-def _annotation(level: str, title: str, text: str) -> str:
+def _annotation(title: str, text: str) -> str:
     """Return a workflow command.
 
     Source: GitHub's `@actions/core`, whose `command.ts` escapes these characters.
     """
+    level = "warning" if OUTCOMES[title].junit == "skipped" else "error"
     escaped = text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
     return f"::{level} title=bench gate%3A {title}::{escaped}"

@@ -47,7 +47,7 @@ def test_device_is_found_and_summarised(fake, long_enough):
     Series have mean, minimum and maximum; throttling is a share of the samples. Long windows have joules and GPM
     metrics.
     """
-    got = watch(fake).telemetry
+    got = SimpleNamespace(**watch(fake).telemetry)
     assert got.sm_clock_mhz == {"mean": 1500, "min": 1500, "max": 1500}
     assert got.power_w["mean"] == 300
     assert got.utilisation_percent["min"] == 90
@@ -81,7 +81,7 @@ def test_what_is_not_read_has_a_reason(fake, request, changes, is_long, field, r
     vars(fake).update(changes)
     if is_long:
         request.getfixturevalue("long_enough")
-    got = watch(fake).telemetry
+    got = SimpleNamespace(**watch(fake).telemetry)
     assert getattr(got, field) is None
     assert reason in got.unread[field]
     assert got.power_w is not None
@@ -94,7 +94,7 @@ def test_nvml_that_fails_in_the_middle_keeps_what_was_read(fake):
     The reading is not repeated, and its reason is recorded.
     """
     fake.fails_after = 2
-    got = watch(fake, samples=3).telemetry
+    got = SimpleNamespace(**watch(fake, samples=3).telemetry)
     assert got.utilisation_percent == {"mean": 90.5, "min": 90, "max": 91}
     assert got.unread["utilisation_percent"] == "GPU is lost"
     assert got.power_w is not None
@@ -103,7 +103,7 @@ def test_nvml_that_fails_in_the_middle_keeps_what_was_read(fake):
 def test_metric_that_fails_is_not_taken_for_zero(fake, long_enough):
     """A GPM metric that fails is omitted with its reason."""
     fake.gpm_status = {list(nvml.GPM).index("dram_bandwidth_percent"): 3}
-    got = watch(fake).telemetry
+    got = SimpleNamespace(**watch(fake).telemetry)
     assert set(got.gpm) == set(nvml.GPM) - {"dram_bandwidth_percent"}
     assert got.unread["gpm.dram_bandwidth_percent"] == "NVML answers 3"
 
@@ -123,7 +123,7 @@ def test_lost_gpu_frees_what_it_can_and_raises_nothing(fake, long_enough):
                 setattr(fake, name, lost)
         while "contended" not in sampler._unread:  # the last one that a sample reads
             time.sleep(0.001)
-    got = sampler.telemetry
+    got = SimpleNamespace(**sampler.telemetry)
     assert got.samples >= 1
     assert got.power_w["mean"] == 300
     assert (got.energy_j, got.gpm) == (None, None)
@@ -150,11 +150,11 @@ def test_driver_that_hangs_does_not_hold_up_the_measurement(fake, monkeypatch):
 
 def test_foreign_process_marks_the_run_contended(fake):
     """Other processes on the GPU make a run contended."""
-    assert watch(fake).telemetry.other_processes == 0
+    assert watch(fake).telemetry["other_processes"] == 0
     fake.samples = 0
     fake.pids += [1, 2]
     fake.energy = iter([0, 0])
-    got = watch(fake).telemetry
+    got = SimpleNamespace(**watch(fake).telemetry)
     assert got.contended is True
     assert got.other_processes == 2
 
@@ -165,7 +165,7 @@ def test_own_process_under_another_number_is_not_foreign(fake):
     In a container NVML may list it by its PID on the host.
     """
     fake.pids = [os.getpid() + 1]
-    assert watch(fake).telemetry.contended is False
+    assert watch(fake).telemetry["contended"] is False
 
 
 def test_throttling_leaves_out_what_is_no_trouble():
@@ -177,10 +177,10 @@ def test_throttling_leaves_out_what_is_no_trouble():
 
 def test_bytes_over_the_bus_are_per_unit_of_work(fake, long_enough):
     """PCIe bytes are per unit of work, and unknown without GPM."""
-    got = watch(fake).telemetry
+    got = SimpleNamespace(**watch(fake).telemetry)
     rate = got.gpm["pcie_received_mib_per_s"] + got.gpm["pcie_sent_mib_per_s"]
     assert rate == 70
-    assert nvml.pcie_bytes_per(got, 1000) == pytest.approx(70 * 2**20 * got.duration_s / 1000)
+    assert nvml.pcie_bytes_per(vars(got), 1000) == pytest.approx(70 * 2**20 * got.duration_s / 1000)
     fake.has_gpm, fake.samples, fake.energy = False, 0, iter([0, 0])
     assert nvml.pcie_bytes_per(watch(fake).telemetry, 1000) is None
 

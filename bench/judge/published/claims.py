@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -313,16 +313,8 @@ def summary(judged: Sequence[Judged]) -> list[str]:
     return lines
 
 
-@dataclass(frozen=True, slots=True)
-class Claims:
-    """Judged claims for a page: counts of verdicts, and a table."""
-
-    counts: Mapping[str, int]
-    table: Table[Judged]
-
-
-def for_report(records: Sequence[Record], comparisons: Sequence[Comparison] = ()) -> Claims | None:
-    """Judge all claims by a report's records; None without estimates.
+def for_report(records: Sequence[Record], comparisons: Sequence[Comparison] = ()) -> dict[str, Any] | None:
+    """Return ``counts`` of verdicts and a ``table``; None without estimates.
 
     Our own claims are those of the published records.
 
@@ -332,7 +324,7 @@ def for_report(records: Sequence[Record], comparisons: Sequence[Comparison] = ()
     judged = judge_all((*CLAIMS, *own_claims(published())), records, comparisons)
     if not any(each.estimate for each in judged):
         return None
-    return Claims(counts(judged), Table(columns=ON_A_PAGE, rows=judged))
+    return {"counts": counts(judged), "table": Table(columns=ON_A_PAGE, rows=judged)}
 
 
 def _claimed(judged: Judged) -> str:
