@@ -36,12 +36,12 @@ class Case(CaseVersion):
         return self.workload in (Timed, ColdStart)
 
     def axes(self, preset: Preset = "default") -> dict[str, list[Any]]:
-        """Return the values of each axis in a preset."""
+        """Return the values of each axis in a preset, whole numbers in order."""
         values: dict[str, dict[Any, None]] = {}
         for point in self.points(preset):
             for name, value in point.items():
                 values.setdefault(name, {})[value] = None
-        return {name: list(each) for name, each in values.items()}
+        return {name: sorted(each) if {*map(type, each)} == {int} else list(each) for name, each in values.items()}
 
 
 Pairs = list[tuple[Point, Point]]

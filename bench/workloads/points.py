@@ -65,7 +65,10 @@ def points_of(case: str, preset: Preset) -> list[Point]:
 
 
 def _product(row: Mapping[str, Any], preset: Preset) -> Iterator[Point]:
-    """Yield the points of a row; `presets` and `gpu` of the row and of each factor must be met."""
+    """Yield the points of a row.
+
+    The `presets` and `gpu` of the row and of each factor must be met.
+    """
     conditions = {name: row[name] for name in CONDITIONS if name in row}
     where = row.get("where", [[]])
     where = POINTS["where"][where] if isinstance(where, str) else where
@@ -83,13 +86,13 @@ def _product(row: Mapping[str, Any], preset: Preset) -> Iterator[Point]:
 
 
 def _listed(value: Any) -> Sequence[Any]:
-    """Return the values of an axis: a list, the name of one in `LISTS`, or a single value."""
+    """Return the values of an axis: a list, a named one, or a single value."""
     value = LISTS.get(value, value) if isinstance(value, str) else value
     return value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
 
 
 def point_of(**axes: Any) -> Point:
-    """Return a point with these axes, and those that follow from them, in the order of records."""
+    """Return a point with these axes and derived ones, in the order of records."""
     if "implementation" in axes:
         return axes
     if "threshold" in axes:

@@ -119,9 +119,9 @@ def test_report_gets_the_whole_ledger():
     """The report has a row for every claim."""
     tag = {"env": "tag_continuous", "backend": "pycuda", "n_envs": 2_000, "n_agents": 110, "exact": False}
     found = for_report([record(3e6, point=tag, threads=None)])
-    assert len(found.table.rows) == sum(found.counts.values()) == len(CLAIMS) + len(own_claims(published()))
-    names = [column.name for column in found.table.columns]
-    rows = {cells[0]: dict(zip(names, cells, strict=True)) for cells in found.table.cells}
+    assert len(found["table"].rows) == sum(found["counts"].values()) == len(CLAIMS) + len(own_claims(published()))
+    names = [column.name for column in found["table"].columns]
+    rows = {cells[0]: dict(zip(names, cells, strict=True)) for cells in found["table"].cells}
     assert rows["Tag runs at millions of steps a second"]["measured / claimed"].startswith("1.5 (")
     scaling = rows["Tag GridWorld scales linearly with agents"]
     assert (scaling["measured"], scaling["verdict"], scaling["run"]) == ("", "not measured yet", "")
