@@ -19,7 +19,7 @@ from warpdrive_min.errors import one_line
 from warpdrive_min.files import require_writable, write_atomically
 from warpdrive_min.terminal import echo
 
-from .core.errors import FileError, ShowError, exiting
+from .core.errors import ShowError
 from .core.groups import groups_of
 from .core.machine import commit_of, kind, slug
 from .core.record import Record, oldest_first, read_reporting
@@ -78,10 +78,9 @@ def board(
     It marks the runs at which a level changed, and has a feed of them.
     """
     require_writable(out, "--out")
-    with exiting(1, FileError, ShowError):
-        if repository and not repository.startswith(("https://", "http://")):
-            raise ShowError(f"board: --repository must begin with https:// (got {repository}); give its web address")
-        files, n_left_out = site(read_reporting(records), (repository or "").rstrip("/"), most_mb * 10**6)
+    if repository and not repository.startswith(("https://", "http://")):
+        raise ShowError(f"board: --repository must begin with https:// (got {repository}); give its web address")
+    files, n_left_out = site(read_reporting(records), (repository or "").rstrip("/"), most_mb * 10**6)
     for name in sorted(files, key=lambda name: name in (INDEX, FEED)):  # these link to the others
         write_atomically(out / name, files[name])
     for old in {*own_pages(out)} - {out / name for name in files}:  # they would count towards the size

@@ -7,14 +7,13 @@ from typing import Any, ClassVar
 import typer
 
 from warpdrive_min.commands.table import Row, TableGroup
-from warpdrive_min.errors import WriteError
 from warpdrive_min.terminal import echo
 
-from .core.errors import FileError
+from .core.errors import CompareError, FileError, ShowError, WorkerError
 
 
 class Commands(TableGroup):
-    """Commands that turn file errors into one line and an exit code."""
+    """Commands that turn errors of users and files into one line and an exit code."""
 
     rows: ClassVar = {
         "claims": Row(f"{__package__}.judge.published.command:claims"),
@@ -45,9 +44,9 @@ class Commands(TableGroup):
         REPORTED.clear()
         try:
             return super().invoke(ctx)
-        except (FileError, WriteError) as error:
+        except (FileError, ShowError, CompareError, WorkerError) as error:
             echo(str(error), err=True)
-            raise typer.Exit(self.rows[ctx.invoked_subcommand].file_error) from error
+            raise typer.Exit(getattr(error, "code", self.rows[ctx.invoked_subcommand].file_error)) from error
 
 
 app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False)

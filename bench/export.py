@@ -24,7 +24,7 @@ from warpdrive_min.packages import install_command
 from warpdrive_min.terminal import echo
 
 from .core import machine
-from .core.errors import FileError, ShowError, exiting
+from .core.errors import ShowError
 from .core.groups import groups_of
 from .core.point import Figure
 from .core.record import Record, merged, read_reporting, require_no_source
@@ -65,35 +65,32 @@ def export(
     for rliable (.npz) and marl-eval (JSON).
     """
     require_writable(out, "--out", is_file=to is not Format.asv)
-    with exiting(1, FileError, ShowError, OSError):
-        require_no_source(out, "--out", records)
-        given = read_reporting(records)
-        if to in LEARNING:
-            scores = scores_of(given)
-            write_atomically(out, LEARNING[to](scores))
-            echo(f"written: {out}: {len(scores.returns)} algorithms, tasks {', '.join(scores.tasks)}")
-            return
-        if to in TABLES:
-            if not given:
-                raise ShowError(
-                    f"export: {' '.join(map(str, records))} has no record; name one of `python -m bench run`"
-                )
-            write_atomically(out, TABLES[to](frame_of(given)))
-            echo(f"written: {out}")
-            return
-        shown, left_out = costs(given)
-        for line in left_out:
-            echo(f"left out: {line}", err=True)
-        if not shown:
-            raise ShowError("export: no record is measured, correct and of a present case; run `python -m bench run`")
-        if to is Format.asv:
-            files = write_asv(shown, out)
-            if n_changed := len(shown) - len(_committed(shown)):
-                echo(f"left out: {n_changed} records without a commit, or with uncommitted changes", err=True)
-        else:
-            make = {Format.github_action_benchmark: github_action_benchmark, Format.bencher: bencher}[to]
-            write_atomically(out, json.dumps(make(shown), indent=2, allow_nan=False) + "\n")
-            files = [out]
+    require_no_source(out, "--out", records)
+    given = read_reporting(records)
+    if to in LEARNING:
+        scores = scores_of(given)
+        write_atomically(out, LEARNING[to](scores))
+        echo(f"written: {out}: {len(scores.returns)} algorithms, tasks {', '.join(scores.tasks)}")
+        return
+    if to in TABLES:
+        if not given:
+            raise ShowError(f"export: {' '.join(map(str, records))} has no record; name one of `python -m bench run`")
+        write_atomically(out, TABLES[to](frame_of(given)))
+        echo(f"written: {out}")
+        return
+    shown, left_out = costs(given)
+    for line in left_out:
+        echo(f"left out: {line}", err=True)
+    if not shown:
+        raise ShowError("export: no record is measured, correct and of a present case; run `python -m bench run`")
+    if to is Format.asv:
+        files = write_asv(shown, out)
+        if n_changed := len(shown) - len(_committed(shown)):
+            echo(f"left out: {n_changed} records without a commit, or with uncommitted changes", err=True)
+    else:
+        make = {Format.github_action_benchmark: github_action_benchmark, Format.bencher: bencher}[to]
+        write_atomically(out, json.dumps(make(shown), indent=2, allow_nan=False) + "\n")
+        files = [out]
     for file in files:
         echo(f"written: {file}")
 

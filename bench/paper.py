@@ -16,7 +16,7 @@ from warpdrive_min.files import require_writable, write_atomically
 from warpdrive_min.terminal import echo
 
 from .core.archive import read_bytes
-from .core.errors import FileError, ShowError, exiting
+from .core.errors import ShowError
 from .core.machine import slug
 from .core.record import Record, files_in, read_reporting
 from .core.stats import median
@@ -43,8 +43,7 @@ def paper(
     Measures nothing.
     """
     require_writable(out, "--out")
-    with exiting(1, FileError, ShowError):
-        written = write(records or published_records(), out)
+    written = write(records or published_records(), out)
     echo(f"paper: {len(written)} files in {out}; paper.tex includes them all, `sha256sum -c {MANIFEST}` checks them")
 
 

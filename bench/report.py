@@ -12,7 +12,6 @@ import typer
 from warpdrive_min.files import require_writable, write_atomically
 from warpdrive_min.terminal import echo
 
-from .core.errors import FileError, ShowError, exiting
 from .core.point import command_line
 from .core.record import (
     Record,
@@ -47,7 +46,7 @@ def report(
     It has claims, tables and interactive figures.
     """
     require_writable(out, "--out", is_file=True)
-    with exiting(1, FileError, ShowError), reporting_skipped_lines() as skipped_lines:
+    with reporting_skipped_lines() as skipped_lines:
         paths = records or published_records()
         require_no_source(out, "--out", paths)
         before = [] if records else past_records()

@@ -68,7 +68,7 @@ def read_bytes(file: File) -> bytes:
     try:
         return file.read_bytes()
     except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError) as error:
-        raise OSError(errno.EIO, f"damaged archive: {error}") from error
+        raise OSError(errno.EIO, f"damaged archive: {error}", str(file)) from error
 
 
 def files_below(folder: Path) -> dict[str, File]:

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import IntEnum
 from typing import ClassVar
-
-import typer
-
-from warpdrive_min.terminal import echo
 
 
 class Skip(Exception):  # noqa: N818  (not a failure)
@@ -58,11 +52,9 @@ class ShowError(ValueError):
     """Records cannot be shown or exported."""
 
 
-@contextmanager
-def exiting(code: int, *kinds: type[Exception]) -> Iterator[None]:
-    """Print these errors on standard error, and exit with their code or the default."""
-    try:
-        yield
-    except kinds as error:
-        echo(str(error), err=True)
-        raise typer.Exit(getattr(error, "code", code)) from error
+class WorkerError(RuntimeError):
+    """Failed request; ``kind`` names the process's exception, or is "Died"."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message if kind in ("Skip", "Died") else f"{kind}: {message}")
+        self.kind, self.message = kind, message

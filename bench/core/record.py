@@ -602,7 +602,7 @@ def json_schema() -> dict[str, Any]:
 # ------------------------------------------------------------------ files
 
 
-def append(path: Path, record: Record | Comparison) -> None:
+def append(path: Path, record: _Line) -> None:
     """Append a record as one line, atomically, and wait for the disk.
 
     Sweeps that write to one file at once do not mix lines. A kill leaves at most the last line incomplete. `read_all`

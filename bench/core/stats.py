@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, get_args
 
+from .errors import CompareError
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -156,10 +158,10 @@ class Ratio:
         with statistics", why ratios take the geometric mean.
 
         Raises:
-            ValueError: There are fewer than two.
+            CompareError: There are fewer than two.
         """
         if len(values) < 2:
-            raise ValueError(f"ratio: needs the logarithms of two or more ratios (got {len(values)}); measure more")
+            raise CompareError(f"ratio: needs the logarithms of two or more ratios (got {len(values)}); measure more")
         import numpy as np  # noqa: PLC0415
 
         logs = np.asarray(values, np.float64)
@@ -200,10 +202,10 @@ def log_ratios(a: Sequence[float], b: Sequence[float]) -> list[float]:
     """Return the logarithms of ``b / a`` of pairs.
 
     Raises:
-        ValueError: The sides differ in length.
+        CompareError: The sides differ in length.
     """
     if len(a) != len(b):
-        raise ValueError(f"pairs: both sides need the same number of times (got {len(a)} and {len(b)})")
+        raise CompareError(f"pairs: both sides need the same number of times (got {len(a)} and {len(b)})")
     return [math.log(after / before) for before, after in zip(a, b, strict=True)]
 
 

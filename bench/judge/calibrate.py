@@ -14,13 +14,12 @@ import typer
 
 from warpdrive_min.files import require_writable
 
-from ..core.errors import Code, CompareError, NothingMeasured, exiting
+from ..core.errors import Code, NothingMeasured
 from ..core.point import PresetName, command_line, point_name
 from ..options import COMPARISONS, AtOnce, Choice, Gated, Resume, Where, gated, resumed_or_new_run_id, say, why_none
 from ..process.checkouts import WORKING_TREE
 from ..process.interleaved import Pair, PairFiles, measure_revisions
 from ..process.stopping import register_outputs
-from ..process.worker import WorkerError
 from ..show import render
 from ..show.columns import Column, Table
 from .calibration import CALIBRATIONS, NoiseFloor, noise, store
@@ -69,29 +68,27 @@ def calibrate(
     choice = Choice(preset=preset.value, cases=case or [], where=where or [])
     require_writable(out, "--out")
     require_writable(records, "--records")
-    with exiting(Code.BROKEN, CompareError):
-        points, run_id = gated(choice), resumed_or_new_run_id(resume, records, preset.value, "--records")
+    points, run_id = gated(choice), resumed_or_new_run_id(resume, records, preset.value, "--records")
     outputs = PairFiles(*[records / f"{run_id}.jsonl"] * 3)
     register_outputs(outputs.a, words=("--resume", run_id), folders=[out])
     pairs, skipped, failed = list[Pair](), dict[str, None](), dict[str, None]()
-    with exiting(Code.BROKEN, CompareError, WorkerError):
-        if not points:
-            why = why_none(choice) or "`python -m bench list` shows the axes"
-            raise NothingMeasured(f"calibrate: no point passes the filters; {why}")
-        for index in range(rounds):
-            say(f"A/A comparison {index + 1} of {rounds}")
-            both = WORKING_TREE, WORKING_TREE
-            seen = measure_revisions(points, both, preset.value, f"{run_id}-{index}", say, outputs, at_once)
-            pairs += seen.pairs
-            skipped |= dict.fromkeys(f"left out: {each}" for each in seen.skipped)
-            failed |= dict.fromkeys(f"failed: {each}" for each in seen.failed)
-        found = noise(pairs)
-        for each in skipped | failed:
-            say(each)
-        if not found:
-            raise NothingMeasured("calibrate: no point was measured; see the reasons above")
-        render.console(160).print(render.terminal(table(found)))
-        options = {"preset": preset.value, "rounds": str(rounds), "case": choice.cases, "where": choice.where}
-        say(f"written: {store(found, pairs[0].a, command_line('calibrate', **options), out)}")
+    if not points:
+        why = why_none(choice) or "`python -m bench list` shows the axes"
+        raise NothingMeasured(f"calibrate: no point passes the filters; {why}")
+    for index in range(rounds):
+        say(f"A/A comparison {index + 1} of {rounds}")
+        both = WORKING_TREE, WORKING_TREE
+        seen = measure_revisions(points, both, preset.value, f"{run_id}-{index}", say, outputs, at_once)
+        pairs += seen.pairs
+        skipped |= dict.fromkeys(f"left out: {each}" for each in seen.skipped)
+        failed |= dict.fromkeys(f"failed: {each}" for each in seen.failed)
+    found = noise(pairs)
+    for each in skipped | failed:
+        say(each)
+    if not found:
+        raise NothingMeasured("calibrate: no point was measured; see the reasons above")
+    render.console(160).print(render.terminal(table(found)))
+    options = {"preset": preset.value, "rounds": str(rounds), "case": choice.cases, "where": choice.where}
+    say(f"written: {store(found, pairs[0].a, command_line('calibrate', **options), out)}")
     if failed:
         raise typer.Exit(Code.BROKEN)

@@ -19,7 +19,7 @@ from warpdrive_min.files import require_writable, write_atomically
 
 from .. import options
 from ..core.case import Job
-from ..core.errors import Code, CompareError, NotComparable, NothingMeasured, exiting
+from ..core.errors import CompareError, NotComparable, NothingMeasured
 from ..core.point import ABSENT, PresetName
 from ..core.record import Comparison, Record, merged, oldest_first
 from ..core.stats import CONFIDENCE, holm
@@ -27,7 +27,6 @@ from ..options import COMPARISONS, AtOnce, Choice, Names, Resume, Where, chosen,
 from ..process.interleaved import Pair, PairFiles, PairResults, measure_all, measure_revisions, sides_of
 from ..process.local import start
 from ..process.stopping import register_outputs
-from ..process.worker import WorkerError
 from ..show import render
 from ..show.columns import NOTHING, SPREAD, Column, Table
 from ..show.labels import SPREADS
@@ -163,26 +162,25 @@ def compare(
     choice = Choice(
         preset=preset.value, cases=case or [], where=where or [], allowed=allow_mismatch or [], at_once=at_once
     )
-    with exiting(Code.BROKEN, CompareError, WorkerError, ValueError, OSError):
-        check_allowed(choice.allowed)
-        require_writable(out, "--out")
-        found, refused = _sides(a, b, axis, choice, run_id, outputs)
-        _say_all("left out", [*found.skipped, *refused])
-        _say_all("unreliable times", [f"{pair.name}: {each}" for pair in found.pairs for each in caveats(pair)])
-        if not found.pairs and not found.failed:
-            raise (NotComparable if refused else NothingMeasured)(
-                "compare: no point is on both sides; choose sides that share points"
-            )
-        rows = judge(found.pairs, same / 100)
-        first, second = (a, b) if axis is None else axis.partition("=")[2].split(",")
-        title = f"{second} against {first}"
-        render.console(160).print(render.terminal(Table(title=title, columns=COLUMNS, rows=rows)))
-        _say_all("allowed mismatch", sorted({each for pair in found.pairs for each in pair.mismatched}))
-        result = {"a": first, "b": second, "allow_mismatch": choice.allowed, "rows": list(map(to_dict, rows))}
-        write_atomically(out / f"{run_id}.json", json.dumps(result, indent=1) + "\n")
-        _say_all("written", map(str, [out / f"{run_id}.json", *outputs.files]))
-        if found.failed:
-            raise CompareError("\n".join(found.failed))
+    check_allowed(choice.allowed)
+    require_writable(out, "--out")
+    found, refused = _sides(a, b, axis, choice, run_id, outputs)
+    _say_all("left out", [*found.skipped, *refused])
+    _say_all("unreliable times", [f"{pair.name}: {each}" for pair in found.pairs for each in caveats(pair)])
+    if not found.pairs and not found.failed:
+        raise (NotComparable if refused else NothingMeasured)(
+            "compare: no point is on both sides; choose sides that share points"
+        )
+    rows = judge(found.pairs, same / 100)
+    first, second = (a, b) if axis is None else axis.partition("=")[2].split(",")
+    title = f"{second} against {first}"
+    render.console(160).print(render.terminal(Table(title=title, columns=COLUMNS, rows=rows)))
+    _say_all("allowed mismatch", sorted({each for pair in found.pairs for each in pair.mismatched}))
+    result = {"a": first, "b": second, "allow_mismatch": choice.allowed, "rows": list(map(to_dict, rows))}
+    write_atomically(out / f"{run_id}.json", json.dumps(result, indent=1) + "\n")
+    _say_all("written", map(str, [out / f"{run_id}.json", *outputs.files]))
+    if found.failed:
+        raise CompareError("\n".join(found.failed))
 
 
 def _sides(

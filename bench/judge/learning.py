@@ -10,7 +10,6 @@ import typer
 
 from warpdrive_min.files import require_writable
 
-from ..core.errors import FileError, ShowError, exiting
 from ..core.record import RESULTS, read_reporting, selected
 from ..options import Where, say
 from ..show import plots, render
@@ -39,14 +38,13 @@ def learning(
     Takes runs to the end (until=end); `export rliable` and `export marl-eval` write them for other tools.
     """
     require_writable(out, "--out")
-    with exiting(1, FileError, ShowError, OSError):
-        found = scores_of(selected(read_reporting(records), [], where or []), by)
-        for table in (scores_table(found, by), improvement_table(found)):
-            if table.rows:
-                render.console(160).print(render.terminal(table))
-        if found.left_out:
-            say(f"left out, as not every {by} has runs of each task: {', '.join(found.left_out)}")
-        say(f"figure: {plots.save(plots.paint(profiles_chart(found)), out / 'performance-profiles.png')}")
+    found = scores_of(selected(read_reporting(records), [], where or []), by)
+    for table in (scores_table(found, by), improvement_table(found)):
+        if table.rows:
+            render.console(160).print(render.terminal(table))
+    if found.left_out:
+        say(f"left out, as not every {by} has runs of each task: {', '.join(found.left_out)}")
+    say(f"figure: {plots.save(plots.paint(profiles_chart(found)), out / 'performance-profiles.png')}")
 
 
 Row = tuple[str, str, int, float | None, Estimate]

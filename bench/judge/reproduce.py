@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -21,7 +21,7 @@ from warpdrive_min.training.record.certificate import Certificate
 
 from ..core import machine
 from ..core.archive import CUT, with_archived
-from ..core.errors import Code, CompareError, FileError, exiting
+from ..core.errors import Code, CompareError
 from ..core.machine import CODE
 from ..core.point import Figure, Metric, matches, unmet_condition
 from ..core.record import RESULTS, SWEEPS, Context, Record, RecordError, append, read_all, reporting_skipped_lines
@@ -44,10 +44,10 @@ OTHER_HARDWARE: Final = "OTHER HARDWARE"
 BROKEN: Final = "BROKEN"
 
 
-class NoSuchRunError(LookupError):
+class NoSuchRunError(CompareError):
     """No record matches the arguments."""
 
-    code: ClassVar[Code] = Code.NOTHING
+    code = Code.NOTHING
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,10 +103,7 @@ def reproduce(
             if out is not None:
                 files.append(out, answer_line(repetitions[-1], here))
         _exit(repetitions, as_json)
-    with (
-        exiting(Code.BROKEN, NoSuchRunError, FileError, CompareError, OSError),
-        reporting_skipped_lines() as skipped_lines,
-    ):
+    with reporting_skipped_lines() as skipped_lines:
         named = names_of(env or [])
         found = read_all(records or default_folders(), skipped_lines)
         if broken := next((each for each in skipped_lines if not found and CUT not in each), None):

@@ -106,7 +106,7 @@ class PeerJob:
         seen = {"full_observation": self.axes["n_agents"] <= FULLY_OBSERVED_AGENTS}
         return {**self.axes, **seen, "options": dict(self.peer.variants[self.axes["variant"]])}
 
-    def ours(self, backend: str) -> tuple[str, dict[str, Any]]:
+    def ours(self, backend: str) -> tuple[str, Point]:
         """Return our case and point of the same work."""
         if self.axes["work"] == "learn":
             env, algorithm, threshold, seed = (self.axes[name] for name in ("env", "algorithm", "threshold", "seed"))

@@ -33,6 +33,7 @@ from typing import IO, Any, Final, Protocol
 from warpdrive_min.processes import Child, end_with_parent, register
 from warpdrive_min.stopping import SIGNALS
 
+from ..core.errors import WorkerError as WorkerError
 from ..core.exclusive import SIBLINGS
 from ..core.machine import ROOT
 
@@ -47,14 +48,6 @@ STARTER: Final = "BENCH_STARTER"
 """Environment variable with the process id that the fork server watches."""
 PROCESSES: Final[Any] = multiprocessing.get_context("forkserver")
 """Context that starts processes from a fork server without CUDA."""
-
-
-class WorkerError(RuntimeError):
-    """Failed request; ``kind`` names the process's exception, or is "Died"."""
-
-    def __init__(self, kind: str, message: str) -> None:
-        super().__init__(message if kind in ("Skip", "Died") else f"{kind}: {message}")
-        self.kind, self.message = kind, message
 
 
 class RequestHandler(Protocol):

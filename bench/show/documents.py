@@ -16,7 +16,7 @@ from warpdrive_min.files import write_atomically
 from warpdrive_min.terminal import Console, echo
 
 from ..core.archive import read_text
-from ..core.errors import FileError, ShowError, exiting
+from ..core.errors import ShowError
 from ..core.machine import kind
 from ..core.record import Record, merged, oldest_first, read_reporting, selected
 from ..static.records import TABLES as STATIC
@@ -66,13 +66,12 @@ def table(
     On a terminal its lines fit. The name "newest" stands for the newest finished set of each kind of machine.
     """
     how = {"only_latest": only_latest, "overview": overview}
-    with exiting(1, FileError, ShowError):
-        console = render.console()
-        if metric is None and console.file.isatty():
-            for name, made in selected_tables(records, case or [], where or [], on or "", **how).items():
-                console.print(render.terminal(replace(made, title=name)))
-        else:
-            echo(markdown_tables(records, case or [], where or [], on or "", metric=metric, **how))
+    console = render.console()
+    if metric is None and console.file.isatty():
+        for name, made in selected_tables(records, case or [], where or [], on or "", **how).items():
+            console.print(render.terminal(replace(made, title=name)))
+    else:
+        echo(markdown_tables(records, case or [], where or [], on or "", metric=metric, **how))
 
 
 def refresh(documents: Annotated[list[Path], typer.Argument(help="Markdown files to update.")]) -> None:
@@ -82,14 +81,13 @@ def refresh(documents: Annotated[list[Path], typer.Argument(help="Markdown files
     The line above each table is its `python -m bench table` command. A figure in the text stands between
     ``<!-- figure ARGUMENTS --metric NAME -->`` and ``<!-- -->``, with the arguments of that command.
     """
-    with exiting(1, FileError, ShowError, OSError):
-        for document in documents:
-            echo(f"{document}:")
-            text = read_text(document)
-            new = with_renewed_figures(with_renewed_tables(text, lambda command: echo(f"  {command}")))
-            if new != text:
-                write_atomically(document, new)
-            echo(f"  {'updated' if new != text else 'unchanged'}")
+    for document in documents:
+        echo(f"{document}:")
+        text = read_text(document)
+        new = with_renewed_figures(with_renewed_tables(text, lambda command: echo(f"  {command}")))
+        if new != text:
+            write_atomically(document, new)
+        echo(f"  {'updated' if new != text else 'unchanged'}")
 
 
 def show(records: Sequence[Record], console: Console) -> None:

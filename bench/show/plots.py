@@ -24,7 +24,7 @@ from warpdrive_min.errors import one_line
 from warpdrive_min.files import require_writable, write_atomically
 from warpdrive_min.terminal import echo
 
-from ..core.errors import FileError, ShowError, exiting
+from ..core.errors import ShowError
 from ..core.machine import slug
 from ..core.record import RESULTS, Record, read_reporting
 from .charts import COLOURS, Chart, Panel, Series
@@ -88,16 +88,15 @@ def plot(
     Measures nothing.
     """
     kinds = formats or [Format.png]
-    with exiting(1, FileError, ShowError):
-        folders = run_folders(records or ())
-        out = out or (folders[0] if folders else RESULTS / "figures")
-        require_writable(out, "--out")
-        if folders:
-            paths = draw_charts([training_run_chart(folders)], out, kinds, folders[0].name)
-        else:
-            found = read_reporting(existing_files(records) if records else published_records())
-            groups = by_machine(evidence_of(found, "plot"))
-            paths = [path for name, group in groups.items() for path in draw(group, out, kinds, stem=name)]
+    folders = run_folders(records or ())
+    out = out or (folders[0] if folders else RESULTS / "figures")
+    require_writable(out, "--out")
+    if folders:
+        paths = draw_charts([training_run_chart(folders)], out, kinds, folders[0].name)
+    else:
+        found = read_reporting(existing_files(records) if records else published_records())
+        groups = by_machine(evidence_of(found, "plot"))
+        paths = [path for name, group in groups.items() for path in draw(group, out, kinds, stem=name)]
     for line in listed(paths):
         echo(line)
 

@@ -10,7 +10,7 @@ import typer
 from warpdrive_min.files import require_writable
 from warpdrive_min.terminal import echo
 
-from ..core.errors import Code, CompareError, exiting
+from ..core.errors import Code
 from ..core.record import RESULTS, Context, append
 from ..options import MOST_COUNT, Archs
 from ..process import callgrind as counts
@@ -48,13 +48,12 @@ def static(
     """
     require_writable(out, "--out")
     on_gpu = [name for name in backend or [] if name != HOST]
-    with exiting(Code.BROKEN, CompareError):
-        own = config_of(config or ())
-        programs = chosen(env or [], on_gpu, n_envs, n_agents, own) if on_gpu or not backend else []
-        context = Context.here("default")
-        records = compile_programs(programs, architectures(arch), context) if programs else []
-        if HOST in (backend or []):
-            records += count_instructions(counted_jobs(env or []), context)
+    own = config_of(config or ())
+    programs = chosen(env or [], on_gpu, n_envs, n_agents, own) if on_gpu or not backend else []
+    context = Context.here("default")
+    records = compile_programs(programs, architectures(arch), context) if programs else []
+    if HOST in (backend or []):
+        records += count_instructions(counted_jobs(env or []), context)
     file = out / f"{context.run_id}.jsonl"
     for record in records:
         append(file, record)

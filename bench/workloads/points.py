@@ -115,7 +115,8 @@ def is_possible(point: Point) -> bool:
 
 def is_feasible(point: Point) -> bool:
     """True unless NumPy would take too long, or has no code of the environment."""
-    env, n_envs, pairs = point["env"], point["n_envs"], point["n_envs"] * point["n_agents"] ** 2
+    env, n_envs = point["env"], int(point["n_envs"])
+    pairs = n_envs * int(point["n_agents"]) ** 2
     if point["backend"] == PLAIN:
         return env in PLAIN_ENVS and (env != "tag_continuous" or pairs <= PLAIN_PAIRS)
     return point["backend"] != ORACLE or (pairs <= ORACLE_PAIRS and n_envs <= ORACLE_ENVS)

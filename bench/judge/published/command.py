@@ -15,7 +15,6 @@ from warpdrive_min.collector import collection_paused
 from warpdrive_min.files import require_writable
 from warpdrive_min.terminal import echo
 
-from ...core.errors import Code, FileError, exiting
 from ...core.groups import groups_of
 from ...core.record import SWEEPS, Context, Record, read_results, reporting_skipped_lines
 from ...options import refuse_unused
@@ -47,7 +46,7 @@ def claims(
         refuse_unused(context, "without --run", "out")
     if as_json:
         refuse_unused(context, "with --json", "markdown")
-    with exiting(Code.FAILED, FileError, OSError), reporting_skipped_lines() as skipped_lines:
+    with reporting_skipped_lines() as skipped_lines:
         own = judging.published_files()
         paths = [*published_records(), *past_records()] if records is None else records
         with collection_paused():
