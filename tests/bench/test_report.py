@@ -15,7 +15,7 @@ import pytest
 from bench import report
 from bench.core import stats
 from bench.core.record import Record, read_all
-from bench.judge.published.claims import Claims, for_report
+from bench.judge.published.claims import for_report
 from bench.judge.published.ledger import LINKS
 from bench.show.charts import DataPoint
 from bench.show.columns import Column, Table
@@ -145,9 +145,8 @@ def test_report_shows_claims_with_their_counts_and_sources() -> None:
         Column("source", lambda row: "somebody", link=lambda row: "https://example.org/paper"),
         Column("measured / claimed", lambda row: f"{row[1]}", lambda row: row[1]),
     ]
-    claims = Claims(
-        {"does not hold": 1, "holds": 1}, Table(columns=columns, rows=[("on a good day", 0.5), ("ours", 2.0)])
-    )
+    table = Table(columns=columns, rows=[("on a good day", 0.5), ("ours", 2.0)])
+    claims = {"counts": {"does not hold": 1, "holds": 1}, "table": table}
     page = report.html([record()], claims)
     assert "https://example.org/paper" in Page(page).links
     (found,) = re.findall(r'<section id="claims">.*?</section>', page, re.DOTALL)
