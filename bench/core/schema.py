@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import reprlib
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Required
 
@@ -107,121 +108,21 @@ Seconds = Annotated[float, Field(ge=1e-9, le=1e9)]
 Size = Annotated[int, Field(ge=0, lt=2**63)]
 
 
-class Entries(TypedDict, total=False):
-    """Dictionary that may have undeclared entries."""
+def _entries(types: Mapping[str, Any]) -> Any:
+    """Return the type of a dictionary that may have undeclared entries.
 
-    __pydantic_config__ = ConfigDict(extra="allow", strict=True)  # type: ignore[misc]
-
-
-class MachineFields(Entries, total=False):
-    """Declared entries of a machine; see `machine.fingerprint`."""
-
-    gpu: str | None
-    cpu: str | None
-    python: str | None
-    gpu_uuid_hash: str | None
-    cores: Annotated[int, Field(ge=1, le=10**6)] | None
-    memory_bytes: Size | None
-
-
-class GitFields(Entries, total=False):
-    """Declared entries of a commit; see `machine.git_state`."""
-
-    sha: str | None
-    dirty: bool | None
-    diff_hash: str | None
-
-
-class WarmUpFields(Entries, total=False):
-    """Declared entries of a warm-up."""
-
-    settled: bool
-    blocks: Size
-    cap_s: Seconds
-    last_spread: Amount
-
-
-class TelemetryFields(Entries, total=False):
-    """Declared entries of NVML's telemetry."""
-
-    duration_s: Seconds
-    energy_j: Amount | None
-    contended: bool
-    samples: Size
-    throttle_reasons: dict[str, Amount]
-    gpm: dict[str, Any]
-
-
-class OursFields(Entries, total=False):
-    """Declared entries of our point next to a peer's."""
-
-    case: str
-    point: Required[dict[str, str | int | float | bool]]
-
-
-class MemberFields(Entries, total=False):
-    """Declared entries of a population's results.
-
-    Each list has a value for each member; null: not reached.
+    Args:
+        types: Type of each declared entry; entries of one type share a key, separated by spaces.
     """
-
-    env_steps_to_threshold: Required[Annotated[list[Positive | None], Field(min_length=1)]]
-    seconds_to_threshold: list[Amount | None]
-    return_after: list[Number]
-
-
-class DifferenceFields(Entries, total=False):
-    """Declared entries of the first difference of two runs."""
-
-    iteration: Required[Size]
-    tensor: Required[str]
-    absolute: Required[Amount]
-    relative: Required[Amount]
+    make: Any = TypedDict
+    declared = make("Entries", {name: of for names, of in types.items() for name in names.split()}, total=False)
+    declared.__pydantic_config__ = ConfigDict(extra="allow", strict=True)
+    return declared
 
 
-class RunFields(Entries, total=False):
-    """Declared entries of a run of the case `determinism`."""
-
-    processor: Required[str]
-    architecture: Required[str]
-
-
-class NoteFields(Entries, total=False):
-    """Declared entries of the notes."""
-
-    setup_s: Amount | None
-    rollout_s: Seconds
-    update_s: Seconds
-    peak_bytes: Size | None
-    bytes_per_run: Size
-    ops_per_run: Size
-    undisturbed_rounds: Size | None
-    planted: Number
-    samples_s: dict[str, list[Seconds]]
-    joules_per_unit: Annotated[list[Positive], Field(min_length=1)]
-    fixed_bytes: Number | None
-    free_bytes: Number | None
-    stepped_envs: Number | None
-    options: dict[str, Any]
-    remarks: list[str]
-    ours: OursFields
-    version: str | None
-    counts: str
-    members: MemberFields
-    throttled_samples: dict[str, Size]
-    code: str
-    blocks: Size | None
-    threads: Size | None
-    launches: Size | None
-    digests: dict[str, list[str]]
-    difference: DifferenceFields | None
-    reference: RunFields
-    varied: RunFields
-
-
-def entries(fields: type) -> AfterValidator:
-    """Return a validator for the declared entries of a dictionary."""
-    adapter: TypeAdapter[Any] = TypeAdapter(fields)
+def entries(types: Mapping[str, Any]) -> AfterValidator:
+    """Return a validator for the declared entries of a dictionary; see `_entries`."""
+    adapter: TypeAdapter[Any] = TypeAdapter(_entries(types))
 
     def check(value: dict[str, Any]) -> dict[str, Any]:
         try:
@@ -240,10 +141,59 @@ def _has_window(telemetry: dict[str, Any]) -> dict[str, Any]:
     return telemetry
 
 
-Machine = Annotated[Json, AfterValidator(_scalars), entries(MachineFields)]
-Git = Annotated[Json, AfterValidator(_scalars), entries(GitFields), AfterValidator(_is_name)]
-WarmUp = Annotated[Json, entries(WarmUpFields)]
-Telemetry = Annotated[Json, entries(TelemetryFields), AfterValidator(_has_window)]
-Notes = Annotated[Json, entries(NoteFields)]
+Cores = Annotated[int, Field(ge=1, le=10**6)]
+Machine = Annotated[
+    Json,
+    AfterValidator(_scalars),
+    entries({"gpu cpu python gpu_uuid_hash": str | None, "cores": Cores | None, "memory_bytes": Size | None}),
+]
+"""See `machine.fingerprint`."""
+_OF_GIT: Final = entries({"sha diff_hash": str | None, "dirty": bool | None})
+Git = Annotated[Json, AfterValidator(_scalars), _OF_GIT, AfterValidator(_is_name)]
+"""See `machine.git_state`."""
+WarmUp = Annotated[Json, entries({"settled": bool, "blocks": Size, "cap_s": Seconds, "last_spread": Amount})]
+TELEMETRY: Final = {
+    "duration_s": Seconds,
+    "energy_j": Amount | None,
+    "contended": bool,
+    "samples": Size,
+    "throttle_reasons": dict[str, Amount],
+    "gpm": dict[str, Any],
+}
+Telemetry = Annotated[Json, entries(TELEMETRY), AfterValidator(_has_window)]
+"""NVML's readings."""
+OURS: Final = {"case": str, "point": Required[dict[str, str | int | float | bool]]}
+"""Our point next to a peer's."""
+MEMBERS: Final = {
+    "env_steps_to_threshold": Required[Annotated[list[Positive | None], Field(min_length=1)]],
+    "seconds_to_threshold": list[Amount | None],
+    "return_after": list[Number],
+}
+"""Results of a population: each list has a value for each member; null: not reached."""
+DIFFERENCE: Final = {"iteration": Required[Size], "tensor": Required[str], "absolute relative": Required[Amount]}
+"""First difference of two runs."""
+RUN: Final = {"processor architecture": Required[str]}
+"""Run of the case `determinism`."""
+NOTES: Final = {
+    "setup_s": Amount | None,
+    "rollout_s update_s": Seconds,
+    "bytes_per_run ops_per_run": Size,
+    "peak_bytes undisturbed_rounds blocks threads launches": Size | None,
+    "planted": Number,
+    "fixed_bytes free_bytes stepped_envs": Number | None,
+    "samples_s": dict[str, list[Seconds]],
+    "throttled_samples": dict[str, Size],
+    "joules_per_unit": Annotated[list[Positive], Field(min_length=1)],
+    "options": dict[str, Any],
+    "remarks": list[str],
+    "version": str | None,
+    "counts code": str,
+    "digests": dict[str, list[str]],
+    "ours": _entries(OURS),
+    "members": _entries(MEMBERS),
+    "difference": _entries(DIFFERENCE) | None,
+    "reference varied": _entries(RUN),
+}
+Notes = Annotated[Json, entries(NOTES)]
 Time = Annotated[str, AfterValidator(_iso)]
 """Time in ISO 8601."""
