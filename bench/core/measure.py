@@ -8,12 +8,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from . import machine
+from .archive import read_toml
 from .exclusive import exclusive
 from .nvml import Sampler, ThrottleWatch, pcie_bytes_per
-from .point import NOT_WATCHED, Check, Facts, Measurement, Metric, Preset
+from .point import NOT_WATCHED, Check, Facts, Measurement, Metric
 from .stats import median, median_interval, spread
 
 if TYPE_CHECKING:
@@ -77,23 +79,8 @@ class Plan:
         return replace(self, watch_s=0.0, has_reference_run=False)
 
 
-PLANS: Final[dict[Preset, Plan]] = {
-    "smoke": Plan(
-        sample_s=0.002, n_samples=5, max_samples=5, warm_up_cap_s=0.03, n_starts=1, n_long_starts=1, watch_s=0.0
-    ),
-    "default": Plan(warm_up_cap_s=2.0, measure_cap_s=2.0, n_starts=5, n_long_starts=3, watch_s=0.5),
-    "full": Plan(),
-    # A set has five processes of each point, so that one of them needs few samples
-    "paper": Plan(
-        sample_s=0.01,
-        n_samples=7,
-        max_samples=7,
-        warm_up_cap_s=1.0,
-        measure_cap_s=1.0,
-        n_starts=5,
-        n_long_starts=3,
-        watch_s=0.5,
-    ),
+PLANS: Final[Mapping[str, Plan]] = {
+    name: Plan(**values) for name, values in read_toml(Path(__file__).with_name("plans.toml")).items()
 }
 
 
