@@ -6,9 +6,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 from ...core import machine
+from ...core.archive import read_toml
 from ...core.point import conditions, matches
 from ...core.record import Record
 from ..columns import TEXTS, Column, Table, signs
@@ -16,30 +18,11 @@ from ..labels import environment, number, ratio_text, software
 from ..records import latest, measured_alone, rate_of
 from .peers import fastest_variants, setting_label
 
-ONE: Final = "ours, one step a launch"
-ALL: Final = "many steps, all stored"
-LAST: Final = "many steps, last stored"
-STEPPING: Final[Mapping[str, Sequence[str]]] = {
-    ONE: ("case=env_step", "exact=False"),
-    ALL: ("case=many_steps", "mode=fused", "kept=all", "policy=absent"),
-    LAST: ("case=many_steps", "mode=fused", "kept=last", "policy=absent"),
-}
+_FILE: Final = read_toml(Path(__file__).with_suffix(".toml"))
+STEPPING: Final[Mapping[str, Sequence[str]]] = _FILE["columns"]
 """Conditions on the record of each column, for random actions."""
-SIZES: Final = (
-    ("cartpole", 1_000_000, 1),
-    ("cartpole", 100_000, 1),
-    ("mountain_car", 1_000_000, 1),
-    ("mountain_car", 100_000, 1),
-    ("acrobot", 1_000_000, 1),
-    ("pendulum", 1_000_000, 1),
-    ("tag_gridworld", 2_000, 5),
-    ("tag_continuous", 2_000, 110),
-)
-"""Environment, number of copies and agents of each row with random actions."""
-TRAINING: Final = ("env=cartpole", "n_envs=16384", "n_steps=128", "algorithm=PPO", "precision=fp32")
 COMMIT: Final = re.compile(r"sources (\w{7})\w*")
 """Version that is a commit."""
-SOLVING: Final = ("env=cartpole", "algorithm=PPO", "threshold=475.0")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,24 +82,20 @@ def overview(records: Sequence[Record], backend: str = "pycuda") -> Table[Line]:
             fastest, key=lambda each: (rate_of(each, "env_steps_per_s"), -rate_of(each, "total_s")), default=None
         )
 
-    lines = []
-    for env, n_envs, n_agents in SIZES:
-        size = conditions({"env": env, "n_envs": n_envs, "n_agents": n_agents})
-        other = best("case=peer", "work=simulate", *size)
-        beside = {"case": other.notes["ours"].get("case", ""), **other.notes["ours"]["point"]} if other else {}
-        column = next((name for name, met in STEPPING.items() if other and matches(beside, met)), "")
-        ours = {name: first(*met, *size) for name, met in STEPPING.items()}
-        task = f"{environment(env, n_agents)} x {n_envs:,}"
-        lines.append(Line(task=task, ours=ours, other=other, other_column=column))
-    trained = first("case=train", *TRAINING, "mode=graph", "exact=absent", "fused=absent")
-    task = "training with PPO in fp32, CartPole x 16,384"
-    other = best("case=peer", "work=train", *TRAINING)
-    lines.append(Line(task=task, ours={ALL: trained}, other=other, other_column=ALL))
-    for caches in ("cold", "warm"):
-        task = f"CartPole solved with PPO, from the start of the process, caches {caches}"
-        other = best("case=peer_solution", *SOLVING, f"caches={caches}")
-        lines.append(Line(task=task, ours={}, other=other, other_column=ALL, is_time=True))
-    lines = [line for line in lines if line.card]
+    def line(row: Mapping[str, Any]) -> Line:
+        if size := row.get("size"):
+            met = conditions(size)
+            other = best("case=peer", "work=simulate", *met)
+            beside = {"case": other.notes["ours"].get("case", ""), **other.notes["ours"]["point"]} if other else {}
+            column = next((name for name, wanted in STEPPING.items() if other and matches(beside, wanted)), "")
+            ours = {name: first(*wanted, *met) for name, wanted in STEPPING.items()}
+            task = f"{environment(size['env'], size['n_agents'])} x {size['n_envs']:,}"
+            return Line(task=task, ours=ours, other=other, other_column=column)
+        ours = {row["column"]: first(*row["all"], *row["ours"])} if "ours" in row else {}
+        other, is_time = best(*row["all"], *row["other"]), row.get("is_time", False)
+        return Line(task=row["task"], ours=ours, other=other, other_column=row["column"], is_time=is_time)
+
+    lines = [each for each in map(line, _FILE["rows"]) if each.card]
     cards = dict.fromkeys(line.card for line in lines)
     others: list[Column[Line]] = [Column("best other software", lambda line: line.software)]
     return Table(
