@@ -32,21 +32,7 @@ from ..core.errors import CompareError, FileError, NotComparable, NothingMeasure
 from ..core.point import PresetName, command_line, point_name
 from ..core.record import Context, Record, existing_files, read_all, require_no_source
 from ..core.stats import CONFIDENCE, holm, median, smallest_detectable
-from ..options import (
-    COMPARISONS,
-    Archs,
-    AtOnce,
-    Gated,
-    Resume,
-    Where,
-    gated,
-    has_energy,
-    is_once,
-    refuse_unused,
-    resumed_or_new_run_id,
-    say,
-    threshold_of,
-)
+from ..options import COMPARISONS, Archs, AtOnce, Gated, Resume, Where, has_energy, say
 from ..process.checkouts import WORKING_TREE, checkouts
 from ..process.interleaved import ROUNDS, Limit, Pair, PairFiles, PairResults, measure_revisions
 from ..process.stopping import register_outputs
@@ -150,11 +136,11 @@ def gate(
     """
     of_rounds = "most_rounds", "calibrate"
     if static:
-        refuse_unused(context, "with --static", *of_rounds)
+        options.refuse_unused(context, "with --static", *of_rounds)
     elif records is not None:
-        refuse_unused(context, "with --records", "preset", "resume", "at_once", "time_limit", *of_rounds)
+        options.refuse_unused(context, "with --records", "preset", "resume", "at_once", "time_limit", *of_rounds)
     elif baseline and is_file(baseline):
-        refuse_unused(context, "with records as --baseline", "time_limit", *of_rounds)
+        options.refuse_unused(context, "with records as --baseline", "time_limit", *of_rounds)
     outputs = {"--summary": summary, "--comment": comment, "--junit": junit}
     given = {option: file for option, file in outputs.items() if file}
     if len(set(given.values())) < len(given):
@@ -171,7 +157,7 @@ def gate(
         where=where or [],
         allowed=allow_mismatch or [],
         at_once=at_once,
-        run_id=resumed_or_new_run_id(resume, out, preset.value),
+        run_id=options.resumed_or_new_run_id(resume, out, preset.value),
         out=out,
         calibrations=calibrations,
         envs=env or [],
@@ -315,13 +301,13 @@ def from_records(
     unreliable = before.unreliable | now.unreliable
     judge_into(report, [pair for pair in pairs if key(pair.a) not in unreliable], calibrations)
     report.rows += [_undecided(pair, unreliable[key(pair.a)]) for pair in pairs if key(pair.a) in unreliable]
-    judge_untimed(report, baseline, records, allowed)
+    untimed.judge_into(report, baseline, records, allowed)
 
 
 def from_revision(report: Report, choice: Choice) -> None:
     """Fill a report from interleaved rounds of a revision and this code."""
-    every = gated(choice, True)
-    points, once = [job for job in every if not is_once(job)], [job for job in every if is_once(job)]
+    every = options.gated(choice, True)
+    points, once = [job for job in every if not options.is_once(job)], [job for job in every if options.is_once(job)]
     if not every:
         raise NothingMeasured(
             f"gate: no point of preset {choice.preset} can run here and passes --case and --where; "
@@ -342,7 +328,7 @@ def from_revision(report: Report, choice: Choice) -> None:
         elif once:
             before, now = untimed.measure(once, report.baseline, choice, choice.run_id, outputs)
             report.add("broken", *Evidence.of(now).failed.values())
-            judge_untimed(report, before, now)
+            untimed.judge_into(report, before, now)
         if not points:
             return
         if has_rounds and choice.calibrates:
@@ -368,14 +354,6 @@ def judge_rounds(report: Report, seen: PairResults, choice: Choice) -> None:
         report.add("left out", f"{what} ({', '.join(seen.missing)}); --resume {choice.run_id} continues")
     report.notes += [f"unreliable times: {pair.name}: {each}" for pair in seen.pairs for each in caveats(pair)]
     judge_into(report, seen.pairs, choice.calibrations, choice.most_rounds)
-
-
-def judge_untimed(report: Report, before: Sequence[Record], now: Sequence[Record], allowed: Sequence[str] = ()) -> None:
-    """Add judgements of memory and learning."""
-    found = untimed.judge(before, now, allowed)
-    report.rows += found.rows
-    report.add("changed", *found.changed)
-    report.add("not comparable", *found.refused)
 
 
 def calibrate_if_needed(points: Sequence[Job], baseline: str, choice: Choice) -> list[str]:
@@ -531,7 +509,7 @@ def _is_decided(pair: Pair, threshold: float, n_points: int) -> bool:
 
 
 def _threshold(pair: Pair, threshold: float) -> float:
-    return threshold_of(pair.b.case, threshold, pair.quantity)
+    return options.threshold_of(pair.b.case, threshold, pair.quantity)
 
 
 def _sides(pair: Pair) -> tuple[str, str]:

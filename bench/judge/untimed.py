@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from ..core.case import Job
 from ..core.groups import groups_of
@@ -28,6 +28,7 @@ from ..show.records import axes_except
 from ..workloads.cases import CASES
 from ..workloads.shared import MEMBERS, continues_after_threshold
 from .evidence import Estimate, Judgement, Key, key, name_of
+from .outcomes import Report
 from .pairing import pair_records
 from .sequential import FALSE_ALARMS, MISSES
 
@@ -73,16 +74,6 @@ def measure(
 # ------------------------------------------------------------------ judging
 
 
-class Judged(NamedTuple):
-    """Rows of quantities that are not timed, and why there are no others."""
-
-    rows: list[Judgement[str]]
-    changed: list[str]
-    """Points of one side only."""
-    refused: list[str]
-    """Points that are not comparable."""
-
-
 def newest(records: Sequence[Record]) -> dict[Key, Record]:
     """Return the newest record of memory or learning of each point."""
     return {key(each): each for each in oldest_first(filter(is_untimed, records))}
@@ -93,8 +84,8 @@ def evidence(records: Sequence[Record]) -> dict[Key, Record]:
     return {where: each for where, each in newest(records).items() if each.is_evidence}
 
 
-def judge(before: Sequence[Record], now: Sequence[Record], allowed: Sequence[str] = ()) -> Judged:
-    """Return the judgements of memory and learning that both sides have."""
+def judge_into(report: Report, before: Sequence[Record], now: Sequence[Record], allowed: Sequence[str] = ()) -> None:
+    """Add the judgements of memory and learning that both sides have."""
     kept = (evidence(before), evidence(now))
     broken = {where for where, each in newest(now).items() if each.has_failed}
     alone = {
@@ -110,7 +101,9 @@ def judge(before: Sequence[Record], now: Sequence[Record], allowed: Sequence[str
     drafts = [_of_task(task) for task in tasks.values()]
     adjusted = holm([draft.p or 0.0 for draft in drafts])
     rows += [_decided(draft, p) for draft, p in zip(drafts, adjusted, strict=True)]
-    return Judged(rows, sorted(alone.values()), refused)
+    report.rows += rows
+    report.add("changed", *sorted(alone.values()))
+    report.add("not comparable", *refused)
 
 
 def _of_bytes(a: Record, b: Record) -> Judgement[str]:

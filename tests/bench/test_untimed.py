@@ -9,12 +9,20 @@ from bench.core.errors import Code
 from bench.core.point import Metric
 from bench.core.record import Context, append
 from bench.judge.gate import judge as judge_times
-from bench.judge.untimed import judge
+from bench.judge.outcomes import Report
+from bench.judge.untimed import judge_into
 from bench.workloads.cases import jobs
 from bench.workloads.shared import MEMBERS
 from tests.bench.builders import bench, pair_of, record
 
 LEARN = {"env": "cartpole", "backend": "pycuda", "n_envs": 64, "algorithm": "PPO", "learner": "shared"}
+
+
+def judge(before, now):
+    """Return a report on two sides."""
+    report = Report(baseline="before", threshold=0.0)
+    judge_into(report, before, now)
+    return report
 
 
 def memory(n_bytes: float, **changes):
@@ -59,10 +67,12 @@ def test_each_byte_more_is_a_regression(n_bytes, verdict, code, tmp_path):
 def test_point_of_one_side_and_other_machines_are_told():
     """A missing point changes the set; other versions are not comparable."""
     found = judge([memory(76.0)], [])
-    assert [text.partition(" ")[2] for text in found.changed] == ["is only in the baseline"]
+    assert [(kind, text.partition(" ")[2]) for kind, text in found.problems] == [("changed", "is only in the baseline")]
     found = judge([memory(76.0)], [memory(76.0, case_version=2)])
     assert not found.rows
-    assert "case_version" in found.refused[0]
+    ((kind, text),) = found.problems
+    assert kind == "not comparable"
+    assert "case_version" in text
 
 
 @pytest.mark.parametrize(
