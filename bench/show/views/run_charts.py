@@ -14,26 +14,8 @@ from ...core.record import Record
 from ...core.stats import Floats, interquartile_band, interquartile_mean
 from ...judge.published.anchors import CARD, JAX, WARPDRIVE, Anchor, anchor
 from ...workloads.shared import ON_GPU, continues_after_threshold
-from ..charts import (
-    GREY,
-    Chart,
-    DataPoint,
-    Panel,
-    Series,
-    bars,
-    chart,
-    rows,
-)
-from ..labels import (
-    BACKEND_NAME,
-    BACKEND_STYLE,
-    backend_label,
-    environment,
-    plural,
-    ratio_text,
-    size_and_run,
-    software,
-)
+from ..charts import GREY, Chart, DataPoint, Panel, Series, bars, chart, rows
+from ..labels import BACKEND_NAME, BACKEND_STYLE, backend_label, environment, plural, ratio_text, size_and_run, software
 from ..records import baselines, by, grouped, latest, rate_of, size
 
 RATE: Final = "env_steps_per_s"
