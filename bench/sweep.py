@@ -75,6 +75,8 @@ def command(
     if trace is not None:
         options.refuse_unused(typer_context, "with --trace, which measures nothing", *OF_RECORDS)
         require_writable(trace, "--trace")
+    elif ray is not None:
+        options.refuse_unused(typer_context, "with --ray, which places points on the GPUs", "at_once", "processes")
     options.require_known(where or [])
     options.require_known([f"backend={name}" for name in backend or ()], "--backend")
     kept = {"case": case, "env": env, "backend": backend, "n_envs": n_envs, "n_agents": n_agents}
@@ -200,12 +202,6 @@ def _available_and_runner(
     if ray is None:
         yield availability(), partial(run_points, at_once=at_once, in_new_processes=processes > 1)
         return
-    if processes > 1:
-        raise typer.BadParameter(f"--processes {processes}: has no effect with --ray; leave one of them out")
-    if at_once > 1:
-        raise typer.BadParameter(
-            f"--at-once {at_once}: has no effect with --ray, which places points on the GPUs; leave it out"
-        )
     try:
         with ray_cluster.connected(ray) as cluster:
             yield cluster.availability(), cluster.measure
