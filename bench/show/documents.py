@@ -65,13 +65,13 @@ def table(
 
     On a terminal its lines fit. The name "newest" stands for the newest finished set of each kind of machine.
     """
-    how = {"only_latest": only_latest, "overview": overview}
+    asked = (records, case or (), where or (), on or "", only_latest, overview)
     console = render.console()
     if metric is None and console.file.isatty():
-        for name, made in selected_tables(records, case or [], where or [], on or "", **how).items():
+        for name, made in selected_tables(*asked).items():
             console.print(render.terminal(replace(made, title=name)))
     else:
-        echo(markdown_tables(records, case or [], where or [], on or "", metric=metric, **how))
+        echo(markdown_tables(*asked, metric))
 
 
 def refresh(documents: Annotated[list[Path], typer.Argument(help="Markdown files to update.")]) -> None:
@@ -138,32 +138,19 @@ def _complete(table: Table[Any]) -> Table[Any]:
 
 def markdown_tables(
     records: Sequence[str],
-    cases: Sequence[str] = (),
+    case: Sequence[str] = (),
     where: Sequence[str] = (),
     on: str = "",
-    *,
     only_latest: bool = False,
     overview: bool = False,
     metric: str | None = None,
 ) -> str:
-    """Return the Markdown tables of the selected records, or one metric as text.
-
-    Args:
-        records: As for `selected_tables`, like the following ones.
-        cases: Names of cases.
-        where: Conditions on points.
-        on: Beginning of the names of machines.
-        only_latest: Keep only the latest record of each point.
-        overview: Return README's table instead.
-        metric: Return this metric of the one selected point instead.
-
-    Raises as `selected_tables`.
-    """
+    """Return the Markdown of `selected_tables`, or a metric of the one selected point as text."""
     if metric is None:
-        return _joined(selected_tables(records, cases, where, on, only_latest=only_latest, overview=overview))
+        return _joined(selected_tables(records, case, where, on, only_latest, overview))
     if overview:
         raise ShowError(f"table: --metric {metric} has no effect with --overview; leave it out")
-    points = latest(measured_alone(each for each in _chosen(records, cases, where, on) if each.is_evidence))
+    points = latest(measured_alone(each for each in _chosen(records, case, where, on) if each.is_evidence))
     figures = [figure for record in points if (figure := record.figure(metric))]
     if len(figures) != 1:
         raise ShowError(f"table: --metric {metric} needs one point that has it (got {len(figures)}); add --where")
@@ -171,19 +158,13 @@ def markdown_tables(
 
 
 def selected_tables(
-    records: Sequence[str],
-    cases: Sequence[str] = (),
-    where: Sequence[str] = (),
-    on: str = "",
-    *,
-    only_latest: bool = False,
-    overview: bool = False,
+    records: Sequence[str], case: Sequence[str], where: Sequence[str], on: str, only_latest: bool, overview: bool
 ) -> dict[str, Table[Any]]:
     """Return the tables of the selected records by case.
 
     Args:
         records: Files, folders and patterns; `NEWEST` for the newest sets.
-        cases: Names of cases; none: all.
+        case: Names of cases; none: all.
         where: Conditions on points.
         on: Beginning of the names of machines, see `machine.kind`.
         only_latest: Keep only the latest record of each point.
@@ -193,7 +174,7 @@ def selected_tables(
         ShowError: A file does not exist, or no correct measurement is left to show.
         RecordError: A file of records breaks the schema.
     """
-    chosen, names = _chosen(records, cases, where, on), " ".join(records)
+    chosen, names = _chosen(records, case, where, on), " ".join(records)
     if overview:
         if not (made := make_overview(chosen)).rows:
             raise ShowError(f"table: none of {len(chosen)} records of {names} is of the overview; leave out --overview")
@@ -256,5 +237,4 @@ def _arguments(words: str) -> dict[str, Any]:
     app = typer.Typer()
     app.command()(table)
     given = typer.main.get_command(app).make_context("table", shlex.split(words)).params
-    cases, where = (given.pop(name) or [] for name in ("case", "where"))
-    return {"cases": cases, "where": where, **given, "on": given["on"] or ""}
+    return {name: value for name, value in given.items() if value is not None}
