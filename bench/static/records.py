@@ -95,20 +95,6 @@ def records_of(
         n_processes: Number of compiling processes; None: one per core.
         goes_on: False if no further program may start.
     """
-    for program, reply in answers(programs, architectures, root, n_processes, goes_on):
-        found = iter(()) if reply == STOPPED else _records(program, reply, architectures, context)
-        whole = list(itertools.takewhile(lambda _: not is_stopping(), found))  # nvdisasm is killed, too
-        yield [] if is_stopping() else whole
-
-
-def answers(
-    programs: Sequence[Program],
-    architectures: Sequence[str],
-    root: Path,
-    n_processes: int | None = None,
-    goes_on: Callable[[], bool] = lambda: True,
-) -> Iterator[tuple[Program, dict[str, Any]]]:
-    """Yield `probe.py`'s answer to each program, in order."""
     asked: list[Question] = [(program, Future()) for program in programs]
     todo = queue.SimpleQueue[Question]()
     for each in asked:
@@ -116,7 +102,10 @@ def answers(
     for _ in range(min(len(programs), n_processes or len(os.sched_getaffinity(0)))):
         threading.Thread(target=_ask, args=(todo, architectures, root, goes_on), daemon=True).start()
     for program, answered in asked:
-        yield program, answered.result()
+        reply = answered.result()
+        found = iter(()) if reply == STOPPED else _records(program, reply, architectures, context)
+        whole = list(itertools.takewhile(lambda _: not is_stopping(), found))  # nvdisasm is killed, too
+        yield [] if is_stopping() else whole
 
 
 Question = tuple[Program, Future[dict[str, Any]]]
