@@ -223,11 +223,6 @@ LEAST_THRESHOLDS: Final[Mapping[str, float]] = _OF_GATES["least_thresholds"]
 """Smallest threshold of a gate, by case."""
 
 
-def threshold_of(case: str, threshold: float, quantity: str = "time") -> float:
-    """Return a gate's threshold for a case: the given one, or its smallest."""
-    return max(threshold, LEAST_THRESHOLDS.get(case, 0.0), LEAST_THRESHOLDS.get(quantity, 0.0))
-
-
 def has_energy(job: Job) -> bool:
     """True if a gate also compares a point's energy."""
     return any(matches({"case": job.case.name, **job.point}, each) for each in _OF_GATES["energy"])

@@ -509,7 +509,8 @@ def _is_decided(pair: Pair, threshold: float, n_points: int) -> bool:
 
 
 def _threshold(pair: Pair, threshold: float) -> float:
-    return options.threshold_of(pair.b.case, threshold, pair.quantity)
+    """Return the threshold of a pair: the given one, or its case's smallest."""
+    return max(threshold, *(options.LEAST_THRESHOLDS.get(name, 0.0) for name in (pair.b.case, pair.quantity)))
 
 
 def _sides(pair: Pair) -> tuple[str, str]:
