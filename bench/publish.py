@@ -24,7 +24,7 @@ from .core.archive import with_archived
 from .core.case import Job
 from .core.errors import Code
 from .core.groups import groups_of
-from .core.point import Point, Preset, PresetName, command_line, matches, point_name
+from .core.point import Preset, PresetName, command_line, matches, point_name
 from .core.record import ALONE, Comparison, Context, Record, append
 from .judge.evidence import Key, key, name_of, point_key
 from .judge.published.ledger import is_claimed
@@ -84,32 +84,16 @@ class Clock:
         return self.until_s is None or time.monotonic() - self.start + seconds <= self.until_s
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Selection:
-    """Selected points of a set."""
-
-    points: Sequence[str] = ()
-    """AXIS=VALUE conditions, with ``case`` as an axis; empty: all of the preset."""
-    peers: Sequence[str] = ()
-    """Peers or packages; empty: all."""
-
-    @property
-    def words(self) -> list[str]:
-        """Selection as the manifest lists it."""
-        return [*self.points, *(f"peer={name}" for name in self.peers)]
-
-    def has(self, case: str, *points: Point) -> bool:
-        """True if all points of a case are selected."""
-        return all(matches({"case": case, **each}, self.points) for each in points)
-
-
 @dataclass(frozen=True, slots=True)
 class Publication:
     """Set in progress."""
 
     folder: Path
     context: Context
-    wanted: Selection
+    points: Sequence[str]
+    """AXIS=VALUE conditions, with ``case`` as an axis; empty: all of the preset."""
+    peers: Sequence[str]
+    """Peers or packages; empty: all."""
     pythons: Sequence[str]
     shard: tuple[int, int] = (1, 1)
     """Index, from 1, and number of shards."""
@@ -129,7 +113,7 @@ class Publication:
         those of several cards.
         """
         states = availability()
-        wanted = jobs(self.context.preset, self.wanted.points)
+        wanted = jobs(self.context.preset, self.points)
         here = [job for job in wanted if states[str(job.point["backend"])].available]
         if self.is_shard and self.context.machine.get("gpu"):
             here = [job for job in here if is_on_gpu(job) and job.case.name not in OF_ALL_CARDS]
@@ -205,18 +189,20 @@ def publish(
     clock, pythons, left_out = Clock(until_s), python or [], skip or []
     require_known(where or [])
     require_writable(out, "--out")
-    wanted = Selection(points=[*(f"case={name}" for name in case or ()), *(where or ())], peers=peer or [])
-    require_met(wanted.points, jobs(preset.value, wanted.points))
-    chosen(preset.value, wanted.peers, [])
+    points, peers = [*(f"case={name}" for name in case or ()), *(where or ())], peer or []
+    require_met(points, jobs(preset.value, points))
+    chosen(preset.value, peers, [])
     interpreters(pythons)
     if unknown := set(left_out) - set(STEPS):
         raise typer.BadParameter(f"--skip {', '.join(sorted(unknown))}: unknown (known: {', '.join(STEPS)})")
     n_processes = processes or PROCESSES[preset.value]
-    options = {"skip": left_out, "case": case or [], "where": where or [], "peer": list(wanted.peers)}
+    options = {"skip": left_out, "case": case or [], "where": where or [], "peer": peers}
     options["processes"] = [str(processes)] if processes else []
     command = command_line("publish", preset=preset.value, **options)
+    words, part = [*points, *(f"peer={name}" for name in peers)], _shard(shard)
     try:
-        publication, manifest = begin(preset, wanted, command, pythons, out, _shard(shard), at_once, n_processes, clock)
+        folder, context, manifest = begin(preset.value, words, command, out, n_processes, clock)
+        publication = Publication(folder, context, points, peers, pythons, part, at_once, n_processes)
         if manifest.is_whole:
             say(f"{publication.folder} was finished at {manifest.finished_at}")
             return
@@ -248,24 +234,16 @@ def publish(
 
 
 def begin(
-    preset: PresetName,
-    wanted: Selection,
-    command: str,
-    pythons: Sequence[str],
-    out: Path,
-    shard: tuple[int, int],
-    at_once: int,
-    processes: int,
-    clock: Clock,
-) -> tuple[Publication, Manifest]:
-    """Start or continue a set; return it with its manifest.
+    preset: Preset, words: Sequence[str], command: str, out: Path, processes: int, clock: Clock
+) -> tuple[Path, Context, Manifest]:
+    """Start or continue a set; return its folder, context and manifest.
 
     Raises:
         RefusedError: There are changes, the doctor finds a problem, or the set was started with other options.
         SetError: Its manifest breaks the schema.
         TimeIsUp: The load of other programs has not fallen in time.
     """
-    context = Context.here(preset.value)
+    context = Context.here(preset)
     commit = context.git["sha"]
     if commit is None:
         why = context.git.get("unread", "git knows none")
@@ -282,25 +260,24 @@ def begin(
         manifest = Manifest(
             commit=commit,
             command=command,
-            preset=preset.value,
+            preset=preset,
             processes=processes,
-            chosen=wanted.words,
+            chosen=list(words),
             run_id=folder.name,  # shards that start at once agree on it
             kind=kind,
             machine=dict(context.machine),
             started_at=datetime.now(UTC).isoformat(timespec="seconds"),
         )
     for what, was, got in (
-        ("preset {}", manifest.preset, preset.value),
+        ("preset {}", manifest.preset, preset),
         ("{} processes of each point", manifest.processes, processes),
-        ("{}", " ".join(manifest.chosen) or "all points", " ".join(wanted.words) or "all points"),
+        ("{}", " ".join(manifest.chosen) or "all points", " ".join(words) or "all points"),
     ):
         if was != got:
             raise RefusedError(f"publish: {folder} has {what.format(was)} (got {got}); run `{manifest.command}`")
     if differ := machine.difference_texts(machine.differences(manifest.machine, context.machine)):
         raise RefusedError(f"publish: {folder} was started on another machine ({'; '.join(differ)}); continue it there")
-    context = Context.here(preset.value, manifest.run_id)
-    return Publication(folder, context, wanted, pythons, shard, at_once, processes), manifest
+    return folder, Context.here(preset, manifest.run_id), manifest
 
 
 def _problems(clock: Clock, *, continues: bool) -> list[doctor.Finding]:
@@ -384,7 +361,7 @@ def run_pairs(publication: Publication) -> Iterator[str]:
         for case in CASES.values()
         for base, other in case.pairs(preset)
         if preset == "full" or is_claimed(case.name, base, other)
-        if publication.wanted.has(case.name, base, other)
+        if all(matches({"case": case.name, **point}, publication.points) for point in (base, other))
         if all(states[str(point["backend"])].available for point in (base, other))
     ]
     todo = [
@@ -433,7 +410,7 @@ def by_peer(wanted: Sequence[PeerJob]) -> list[list[PeerJob]]:
 
 def _peers(publication: Publication) -> tuple[list[PeerJob], sides.Run]:
     """Return this shard's points of the selected peers, and how they run."""
-    wanted = chosen(publication.context.preset, publication.wanted.peers, [])
+    wanted = chosen(publication.context.preset, publication.peers, [])
     here = [job for group in publication.of_shard(search.groups(wanted)) for job in group]
     pythons = interpreters(publication.pythons)
     run = sides.Run(context=publication.context, ours=start, pythons=pythons, timeout_s=PEER_TIMEOUT_S, say=say)
