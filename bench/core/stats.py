@@ -12,8 +12,6 @@ from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, get_args
 
-from .errors import CompareError
-
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -158,10 +156,10 @@ class Ratio:
         with statistics", why ratios take the geometric mean.
 
         Raises:
-            CompareError: There are fewer than two.
+            ValueError: There are fewer than two.
         """
         if len(values) < 2:
-            raise CompareError(f"ratio: needs the logarithms of two or more ratios (got {len(values)}); measure more")
+            raise ValueError(f"ratio: needs the logarithms of two or more ratios (got {len(values)}); measure more")
         import numpy as np  # noqa: PLC0415
 
         logs = np.asarray(values, np.float64)
@@ -202,10 +200,10 @@ def log_ratios(a: Sequence[float], b: Sequence[float]) -> list[float]:
     """Return the logarithms of ``b / a`` of pairs.
 
     Raises:
-        CompareError: The sides differ in length.
+        ValueError: The sides differ in length.
     """
     if len(a) != len(b):
-        raise CompareError(f"pairs: both sides need the same number of times (got {len(a)} and {len(b)})")
+        raise ValueError(f"pairs: both sides need the same number of times (got {len(a)} and {len(b)})")
     return [math.log(after / before) for before, after in zip(a, b, strict=True)]
 
 

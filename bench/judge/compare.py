@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 import typer
+from pydantic import ValidationError
 
 from warpdrive_min.files import require_writable, write_atomically
 
@@ -22,6 +23,7 @@ from ..core.case import Job
 from ..core.errors import CompareError, NotComparable, NothingMeasured
 from ..core.point import ABSENT, PresetName
 from ..core.record import Comparison, Record, merged, oldest_first
+from ..core.schema import error_text
 from ..core.stats import CONFIDENCE, holm
 from ..options import COMPARISONS, AtOnce, Choice, Names, Resume, Where, chosen, say
 from ..process.interleaved import Pair, PairFiles, PairResults, measure_all, measure_revisions, sides_of
@@ -231,7 +233,10 @@ def processes_as_rounds(pair: Pair, a: Sequence[Record], b: Sequence[Record]) ->
     if len(runs_a) != len(runs_b) or len(runs_a) < 2:
         return pair
     rounds = [[math.log(after / before)] for before, after in zip(runs_a, runs_b, strict=True)]
-    return replace(pair, comparison=Comparison.of(pair.a, pair.b, rounds))
+    try:
+        return replace(pair, comparison=Comparison.of(pair.a, pair.b, rounds))
+    except ValidationError as error:
+        raise CompareError(f"{pair.name}: {error_text(error)}") from error
 
 
 def _medians(records: Sequence[Record], like: Record) -> list[float]:
