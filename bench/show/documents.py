@@ -145,7 +145,7 @@ def markdown_tables(
     overview: bool = False,
     metric: str | None = None,
 ) -> str:
-    """Return the Markdown of `selected_tables`, or a metric of the one selected point as text."""
+    """Return the selected tables as Markdown, or a metric of the one selected point."""
     if metric is None:
         return _joined(selected_tables(records, case, where, on, only_latest, overview))
     if overview:

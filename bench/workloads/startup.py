@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 from ..core.measure import ColdStart
 from ..core.point import Check, Facts, Point
 from .fresh import FIRST_UPDATE, PartTimes, start
-from .setups.starts import run_process, scratch_folder
 
 if TYPE_CHECKING:
     from warpdrive_min.agreement.compare import Arrays
@@ -29,6 +28,8 @@ class Starter:
     """
 
     def __init__(self, point: Point, threads: int) -> None:
+        from .setups.starts import scratch_folder
+
         self._point, self._threads = point, threads
         self._folder = scratch_folder(self, "startup")
         self._unchecked: list[Arrays] = []
@@ -43,6 +44,8 @@ class Starter:
         import numpy as np
 
         from warpdrive_min.backends import cache as user_cache
+
+        from .setups.starts import run_process
 
         number = self.n_started
         self.n_started += 1

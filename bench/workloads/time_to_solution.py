@@ -11,7 +11,6 @@ from typing import Final
 from ..core.measure import ColdStart, median_metric
 from ..core.point import Check, Facts, Measurement, Point
 from .points import point_of
-from .setups.starts import StartError, import_share, run_process, scratch_folder
 from .shared import default_mode, run_config_file
 
 WARM: Final = "warm"
@@ -41,6 +40,8 @@ class Solver:
     """
 
     def __init__(self, point: Point, device: str) -> None:
+        from .setups.starts import scratch_folder
+
         self._point, self._device = point, device
         self._folder = scratch_folder(self, "solution")
         self._unchecked: list[Path] = []
@@ -56,6 +57,8 @@ class Solver:
         Raises:
             StartError: A process failed, or the run missed the threshold.
         """
+        from .setups.starts import import_share, run_process
+
         caches = self._caches()
         began = time.perf_counter()
         program = [sys.executable, "-c", CONTEXT.format(device=self._device)]
@@ -76,6 +79,8 @@ class Solver:
         """
         from warpdrive_min.training.loop import checkpoint
         from warpdrive_min.training.record.trained import find_checkpoint
+
+        from .setups.starts import StartError, run_process
 
         runs = self._folder / f"runs-{self.n_runs}"
         self.n_runs += 1

@@ -40,7 +40,7 @@ def commands(monkeypatch):
         assert done.exit_code == 0, done.output
         return done.output
 
-    monkeypatch.setattr(time_to_solution, "run_process", run_process)
+    monkeypatch.setattr(starts, "run_process", run_process)
     return ran
 
 
@@ -86,7 +86,7 @@ def test_run_that_does_not_reach_its_return_is_an_error(commands, monkeypatch, s
         run(case, [word.replace("seed=3", f"seed={seed}") for word in command], *folders)
         return f"iteration 2/244\n{end}\n"
 
-    monkeypatch.setattr(time_to_solution, "run_process", other)
+    monkeypatch.setattr(starts, "run_process", other)
     solver = Solver(solution_point(HOST, WARM, LOW), "cpu")
     with pytest.raises(starts.StartError, match=message):
         solver.train(3, solver._folder / WARM)
