@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -69,8 +68,10 @@ def _product(row: Mapping[str, Any], preset: Preset) -> Iterator[Point]:
 
     The `presets` and `gpu` of the row and of each factor must be met.
     """
+    if preset not in row.get("presets", (preset,)):
+        return
     conditions = {name: row[name] for name in CONDITIONS if name in row}
-    where = row.get("where", [[]])
+    where = row.get("where", ())
     where = POINTS["where"][where] if isinstance(where, str) else where
     values = [[{axis: each} for each in _listed(value)] for axis, value in row.items() if axis not in NO_AXES]
     rows = [ROWS[each] if isinstance(each, str) else each for each in row.get("each", ())]
@@ -78,9 +79,9 @@ def _product(row: Mapping[str, Any], preset: Preset) -> Iterator[Point]:
         presets = [each["presets"] for each in factors if "presets" in each] or [("default", "full")]
         has_sizes = all(each["gpu"] == has_gpu_sizes(preset) for each in factors if "gpu" in each)
         if has_sizes and all(preset in each for each in presets):
-            axes = ChainMap(*reversed(factors))
-            point = point_of(**{axis: value for axis, value in axes.items() if axis not in CONDITIONS})
-            is_wanted = is_possible(point) and any(matches(point, each) for each in where)
+            axes = {axis: value for each in factors for axis, value in each.items() if axis not in CONDITIONS}
+            point = point_of(**axes)
+            is_wanted = is_possible(point) and (not where or any(matches(point, each) for each in where))
             if is_wanted and (row.get("backend") not in LIMITED or is_feasible(point)):
                 yield point
 
