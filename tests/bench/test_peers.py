@@ -808,26 +808,28 @@ def test_purejaxrl_learns_from_the_seed_and_is_judged_as_ours_is(fakes, monkeypa
     assert "PPO" in markdown([theirs])
 
 
-@pytest.mark.parametrize(("late", "status"), [(50.0, "ok"), (30.0, "failed")])
-def test_purejaxrl_is_timed_from_the_start_of_its_process(fakes, monkeypatch, late, status):
-    """A run below the threshold is wrong; each side starts a process in a round."""
-    ppo = LEARNING_PPO_FAKE.replace("EARLY", "20.0").replace("LATE", str(late))
+@pytest.mark.parametrize(("threshold", "status"), [(40.0, "ok"), (501.0, "failed")])
+def test_purejaxrl_is_timed_from_the_start_of_its_process(fakes, monkeypatch, threshold, status):
+    """Weights below the threshold are wrong; each side starts a process in a round."""
+    ppo = LEARNING_PPO_FAKE.replace("EARLY", "20.0").replace("LATE", "50.0")
     files = {"jax/__init__.py": JAX_FAKE, "gymnax/__init__.py": GYMNAX_FAKE, "purejaxrl/ppo.py": ppo}
     fakes("gymnax", files)
     monkeypatch.setattr(learning, "EVALUATED", 2)
 
     def ours(point):
-        assert (point["threshold"], point["caches"]) == (40.0, "warm")
+        assert (point["threshold"], point["caches"]) == (threshold, "warm")
         facts = replace(timed().facts, work={"starts": 1})
         parts = {"import_torch_s": 1.0, "ours_s": 2.0}
         return ColdStart(run=lambda index: parts, check=lambda: Check(passed=True, max_error=0.0), facts=facts)
 
     fake = case(ours, name="time_to_solution", scope="startup", workload=ColdStart)
     run = replace(a_run(), ours=lambda: contextlib.nullcontext(Server({fake.name: fake})))
-    ((_, (theirs, *mine), comparison),) = measure_each([smoke("purejaxrl-learning", work="solve")], run)
+    job = smoke("purejaxrl-learning", work="solve")
+    job = replace(job, axes={**job.axes, "threshold": threshold})
+    ((_, (theirs, *mine), comparison),) = measure_each([job], run)
     assert (theirs.case, theirs.scope, theirs.status) == ("peer_solution", "startup", status), theirs.reason
     if status == "failed":
-        assert "1 of 1 runs missed a mean return of 40" in theirs.reason
+        assert "1 of 1 runs missed a mean return of 501" in theirs.reason
         return
     assert comparison is not None
     assert mine[0].samples_ns == [3e9, 3e9]
