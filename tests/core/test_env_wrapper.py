@@ -400,13 +400,14 @@ def rolling() -> EnvWrapper:
 
 
 BAD_COUNTS = ("4", None, True, 0, -1, 2**31, 2.5)
+SIZES = {"num_agents": 1, "num_envs": 1, "blocks_per_env": 1, "episode_length": 1}
 COUNTS = {
     "num_envs": lambda value: EnvWrapper(CartPole(), num_envs=value),
     "blocks_per_env": lambda value: EnvWrapper(CartPole(), blocks_per_env=value),
     "seed": lambda value: EnvWrapper(CartPole(), seed=value),
     "bridge's num_envs": lambda value: BatchedEnvironment("Bridge", CartPole(), {"num_envs": value}),
-    "num_agents": lambda value: CUDAFunctionManager(num_agents=value),
-    "data manager's num_envs": lambda value: CUDADataManager(1, value, 1, 5),
+    **{f"data {name}": lambda value, name=name: CUDADataManager(**{**SIZES, name: value}) for name in SIZES},
+    **{f"function {name}": lambda value, name=name: CUDAFunctionManager(**{name: value}) for name in [*SIZES][:3]},
     "n_steps": lambda value: rolling().rollout(value),
 }
 """Constructors and methods by the argument that they receive."""

@@ -9,7 +9,7 @@ import torch
 from tests.environments import FILL
 from tests.support import BACKENDS_HERE, OTHER_BACKENDS, managers, on_every_backend, on_every_other_backend, push
 from warpdrive_min import CUDADataManager, CUDAFunctionFeed, CUDAFunctionManager
-from warpdrive_min.errors import BackendUnavailable, BindingError, CompileError, ConfigError, DataError
+from warpdrive_min.errors import BindingError, CompileError, ConfigError, DataError
 from warpdrive_min.function_manager import FILLING_BLOCKS_OF_A_POLICY, LaunchShape
 
 
@@ -106,15 +106,6 @@ def test_no_agents_raises():
     """An environment without agents has no launch shape."""
     with pytest.raises(ConfigError, match=r"n_agents: must be at least 1 .got 0"):
         LaunchShape.of(0)
-
-
-@pytest.mark.parametrize("name", ["num_agents", "num_envs", "blocks_per_env"])
-def test_sizes_must_be_positive(name):
-    """The error of a non-positive size names it."""
-    with pytest.raises(ConfigError, match=f"{name}: must be at least 1 .got 0"):
-        CUDAFunctionManager(**{name: 0})
-    with pytest.raises(BackendUnavailable, match="unknown backend"):
-        CUDAFunctionManager(backend="gpu")
 
 
 def test_block_and_grid_are_those_of_a_thread_for_each_agent():
