@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from envs import ENVS, CartPole
+from envs import CartPole
 from tests.environments.counter import Counter, PlainCounter, PythonCounter
 from tests.support import BACKENDS_HERE, needs_host, on_every_backend, on_every_other_backend
 from warpdrive_min import EnvironmentRegistrar, EnvWrapper
@@ -140,9 +140,6 @@ def counter(**attributes: object) -> Counter:
         *((counter(action_space=dict.fromkeys(ids, Discrete(2))), {}, len(ids)) for ids in ([0, 1, 2, 9], [0], [])),
         (counter(roles={"left": [0, 1], "right": [1, 2]}), {}, [0, 1, 1, 2]),
         (counter(roles={"left": [0]}), {}, [0]),
-        (counter(), {"num_envs": 0}, 0),
-        *((ENVS[name](), {"blocks_per_env": -2}, -2) for name in ("cartpole", "tag_gridworld", "tag_continuous")),
-        (counter(), {"blocks_per_env": 0}, 0),
     ],
 )
 def test_wrapper_refuses(env, options, got):
