@@ -70,17 +70,6 @@ def test_turns_take_out_what_both_sides_share():
     assert got.smallest_in_turns == 0
 
 
-def test_noise_of_many_rounds_is_that_of_the_machine():
-    """Noise of many rounds converges to the machine's.
-
-    200 rounds with 3 % scatter give 3 %, times sqrt(2) between two runs.
-    """
-    random = np.random.default_rng(0)
-    (got,) = noise([steady(*np.exp(random.normal(0, 0.03, 2))) for _ in range(200)])
-    assert got.run == pytest.approx(0.03, rel=0.1)
-    assert got.pair == pytest.approx(0.03 * math.sqrt(2), rel=0.15)
-
-
 def test_calibration_survives_its_file_and_keeps_other_points(tmp_path):
     """Storing a calibration adds or replaces points in one file."""
     some = record()

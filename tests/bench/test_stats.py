@@ -53,16 +53,6 @@ def test_student_is_its_closed_form(dof):
         assert abs(closed_form_cdf(student_quantile(probability, dof), dof) - probability) <= 2e-14
 
 
-@pytest.mark.parametrize(
-    ("dof", "t"), [(1, 12.706), (2, 4.303), (3, 3.182), (4, 2.776), (9, 2.262), (10, 2.228), (30, 2.042)]
-)
-def test_student_quantiles_are_those_of_the_tables(dof, t):
-    """Student's 95 % quantiles match the tables to three decimals."""
-    assert student_quantile(0.975, dof) == pytest.approx(t, abs=5e-4)
-    assert student_cdf(-t, dof) == pytest.approx(0.025, abs=1e-4)
-    assert student_cdf(0.0, dof) == 0.5
-
-
 def test_paired_ratio_by_hand():
     """A paired ratio is the geometric mean of the ratios.
 
@@ -149,19 +139,6 @@ def test_holm_by_hand():
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm([0.9, 0.8]) == [1.0, 1.0]
     assert holm([]) == []
-
-
-def test_intervals_hold_the_truth_as_often_as_they_say():
-    """95 % intervals contain the true ratio in 92 % or more."""
-    random = np.random.default_rng(0)
-    held = {paired_ratio: 0, unpaired_ratio: 0}
-    for _ in range(400):
-        a, b = np.exp(random.normal(0, 0.05, (2, 20)))
-        for ratio in held:
-            got = ratio(a, 1.1 * b)
-            held[ratio] += got.low < 1.1 < got.high
-    assert min(held.values()) >= 0.92 * 400
-    assert held[paired_ratio] <= 0.98 * 400
 
 
 @pytest.mark.parametrize("dof", [None, 9])
