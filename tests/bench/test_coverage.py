@@ -21,25 +21,6 @@ def test_interval_over_processes_covers_what_samples_do_not(correlation):
     assert 0.93 < new < 0.97
 
 
-def test_correlated_samples_alone_make_their_interval_too_narrow():
-    """Correlation of 0.6 lowers it to 70 to 80 % though processes are equal."""
-    old, new = coverage.covered(0.6, 0.0, 2_000, np.random.default_rng(1))
-    assert 0.7 < old < 0.8
-    assert 0.93 < new < 0.97
-
-
-def test_half_of_the_processes_agrees_with_the_other_half():
-    """Processes that are drawn alike agree as often as the interval says."""
-    random = np.random.default_rng(1)
-    shares = [
-        coverage.covered_of_half([coverage.samples_ns(0.4, 1.0, random) for _ in range(20)], 50, random)
-        for _ in range(60)
-    ]
-    old, new = np.mean(shares, axis=0)
-    assert old < 0.5
-    assert 0.92 < new < 0.98
-
-
 @pytest.mark.nightly
 def test_page_has_the_tables_of_the_command():
     """All tables of docs/intervals.md are the command's output."""
