@@ -219,7 +219,8 @@ class Page(HTMLParser):
 
 def test_the_report_runs_its_own_script_alone():
     """The report's policy permits only its own script and style."""
-    page = Page(html([record(run_id=EVIL, notes={"note": EVIL})]))
+    failed = record(status="failed", reason=EVIL)
+    page = Page(html([record(run_id=EVIL, command=EVIL, notes={"note": EVIL}), failed]))
     assert "unsafe" not in page.policy
     assert page.styled == 0
     for tag, texts in page.found.items():
