@@ -246,6 +246,7 @@ def test_high_figure_is_spread_over_pages() -> None:
     assert len(chart.panels) == 20
     assert all(part.columns == 3 for part in parts)
     assert all(plots.height_in(part) <= plots.MAX_HEIGHT_IN for part in parts)
+    assert all(plots.height_in(part) <= plots.TALLEST * plots.width_in(part) for part in parts)
     assert [part.name for part in parts] == ["throughput-1", "throughput-2", "throughput-3"]
     assert parts[0].title.endswith(", part 1 of 3")
 

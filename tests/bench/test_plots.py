@@ -199,15 +199,6 @@ def test_other_software_stands_in_the_panel_of_its_environment():
     assert drawn["gymnax, fastest setting"] == [(1, 3e6), (100, 4e8)]
 
 
-def test_no_figure_is_much_higher_than_wide():
-    """A chart of many panels is drawn in parts."""
-    envs = [f"env{n}" for n in range(40)]
-    found = [record(point=point("cpu", n, env=env)) for env in envs for n in (1, 100)]
-    parts = [each for whole in charts(found) if whole.name == "throughput" for each in plots.pages(whole)]
-    assert len(parts) > 1
-    assert all(plots.height_in(each) <= plots.TALLEST * plots.width_in(each) for each in parts)
-
-
 def test_a_set_has_at_most_eight_figures():
     """Each has its own case of evidence."""
     assert len(CHARTS) <= 8
