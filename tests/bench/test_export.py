@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,6 +19,7 @@ from bench.export import bencher, costs, github_action_benchmark, write_asv
 from bench.show.frames import records
 from bench.workloads.cases import CASES
 from tests.bench.builders import bench, git, metric, point, record
+from tests.support import run_python
 
 ROOT = Path(__file__).parents[2]
 SWEEP = ROOT / "results" / "archive.zip" / "sweeps" / "20261121T091255-a54a37c-75c9.jsonl"
@@ -168,10 +167,7 @@ def test_asv_publishes_and_finds_a_step(tmp_path):
     (tmp_path / "asv.conf.json").write_text(json.dumps(conf | {"environment_type": "existing"}))
     shutil.copytree(ROOT / conf["benchmark_dir"], tmp_path / conf["benchmark_dir"])
     write_asv(shown(*records), tmp_path / conf["results_dir"])
-    done = subprocess.run(
-        [sys.executable, "-m", "asv", "publish"], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr + done.stdout
+    run_python("-m", "asv", "publish", cwd=tmp_path)
     site = tmp_path / conf["html_dir"]
     index = json.loads((site / "index.json").read_text())
     assert set(index["revision_to_hash"].values()) == set(shas)
