@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import matplotlib as mpl
@@ -15,6 +13,7 @@ from bench.core.record import append
 from bench.show.frames import frame_of, records
 from tests import tutorial
 from tests.bench.builders import metric, point, record, seed_record
+from tests.support import run_python
 
 ROOT = Path(__file__).parents[2]
 ARCHIVE = ROOT / "results" / "archive.zip"
@@ -107,5 +106,4 @@ def test_example_of_the_page_runs(monkeypatch, capsys):
 def test_measuring_imports_no_pandas():
     """`bench` and timing processes import no pandas."""
     code = "import sys, bench, bench.core.record, bench.process.worker; print('pandas' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
-    assert done.stdout == "False\n"
+    assert run_python("-c", code, cwd=ROOT) == "False\n"
