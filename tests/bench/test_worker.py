@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench.core import machine
 from bench.core.case import Job
 from bench.core.record import Context
 from bench.process import local, worker
 from bench.process.local import run_point, run_points
 from bench.process.worker import Copy, WorkerError
 from bench.workloads.cases import CASES
+from tests.support import run_python
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -178,8 +178,7 @@ def test_sweep_itself_has_no_context_on_the_gpu():
         "assert driver.cuDevicePrimaryCtxGetState(0, ctypes.byref(flags), ctypes.byref(active)) == 0\n"
         "print(json.dumps(active.value))\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout.splitlines()[-1]) == 0
+    assert json.loads(run_python("-c", code, cwd=ROOT).splitlines()[-1]) == 0
 
 
 def test_what_the_fork_server_imports_leaves_cuda_alone():
@@ -188,4 +187,4 @@ def test_what_the_fork_server_imports_leaves_cuda_alone():
     Otherwise no copy of it could use CUDA.
     """
     refuse = "import torch; torch.cuda.is_available = torch.cuda.device_count = lambda: 1 / 0"
-    subprocess.run([sys.executable, "-c", f"{refuse}; import bench.process.local"], cwd=machine.ROOT, check=True)
+    run_python("-c", f"{refuse}; import bench.process.local", cwd=ROOT)
