@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +12,7 @@ import typer
 from typer.testing import CliRunner
 
 import warpdrive_min
+from tests.support import run_python
 from warpdrive_min import cli
 from warpdrive_min.commands import new_env as command
 from warpdrive_min.commands.new_env import class_name, new_env, write_starter
@@ -45,17 +44,9 @@ def test_starter_passes_its_own_test(tmp_path):
         "test_lake_walk.py",
         "README.md",
     }
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_ENABLE_CUDASIM": "0"}  # the simulator takes too long
-    run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", "lake_walk"],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 0, run.stdout + run.stderr
-    assert "passed" in run.stdout
+    words = ["-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", "lake_walk"]
+    own = {"PYTHONPATH": str(ROOT), "NUMBA_ENABLE_CUDASIM": "0"}  # the simulator takes too long
+    assert "passed" in run_python(*words, cwd=tmp_path, **own)
 
 
 def test_starter_trains_as_its_page_says(tmp_path, monkeypatch):
