@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import subprocess
 import sys
 import threading
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import needs_host
+from tests.support import needs_host, run_python
 from warpdrive_min import BACKENDS, cores
 from warpdrive_min.backends import cuda_c, host
 
@@ -100,11 +99,7 @@ print(len({frozenset(os.sched_getaffinity(int(task))) for task in os.listdir("/p
 @pytest.mark.skipif(cores.n_cores() < 2 or not Path("/proc/self/task").exists(), reason="needs two cores and Linux")
 def test_threads_use_the_places_of_openmp():
     """Torch's OpenMP pins the main thread; the other one gets its own core."""
-    environment = {**os.environ, "OMP_PROC_BIND": "true", "OMP_NUM_THREADS": "2"}
-    done = subprocess.run(
-        [sys.executable, "-c", AFFINITIES], env=environment, capture_output=True, text=True, check=True
-    )
-    assert done.stdout == "2\n"
+    assert run_python("-c", AFFINITIES, OMP_PROC_BIND="true", OMP_NUM_THREADS="2") == "2\n"
 
 
 @pytest.mark.parametrize(
