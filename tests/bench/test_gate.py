@@ -520,16 +520,6 @@ def test_time_limit_judges_what_is_measured(sides, tmp_path, monkeypatch):
     assert len(started) == 20 + 2 * 2 * 6
 
 
-@pytest.mark.parametrize(
-    ("words", "reason"),
-    [(["--static", "--no-calibrate"], "with --static"), (["--time-limit", 1], "with records as --baseline")],
-)
-def test_options_without_effect_are_refused(words, reason, tmp_path):
-    """Options of rounds are refused where nothing takes rounds."""
-    said = run_gate(tmp_path, "--baseline", STORED, *words, exits=Code.BROKEN)
-    assert f"has no effect {reason}; leave it out" in " ".join(said.replace("│", "").split())
-
-
 def test_time_limit_of_smoke_leaves_points_out(sides, tmp_path):
     """Preset smoke has one round a point, and stops at the limit, too."""
     sides(1.0, n_points=3)

@@ -93,11 +93,6 @@ def test_what_the_user_names_is_imported(named, env, monkeypatch):
         job_of(given, names_of(["tests.environments.clock:Clock"]))
 
 
-def test_a_name_of_nothing_is_refused():
-    """An unknown environment gives a one-line error."""
-    assert "--env: must be one of" in bench("reproduce", "x", "--env", "no/such/thing.py", exits=5)
-
-
 COMMANDS = {
     "table": [],
     "paper": ["--out", "out/a/b"],

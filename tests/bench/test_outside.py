@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import sys
 from pathlib import Path
 
 import pytest
 
-from bench.core.errors import CompareError
 from bench.core.record import read_all
 from bench.show.labels import env_name
 from bench.workloads.outside import outside_jobs
@@ -71,37 +69,6 @@ def test_numbers_of_environments_are_those_asked_for():
     """`--n-envs` replaces the preset's numbers of environments."""
     sizes = [{job.point["n_envs"] for job in outside_jobs(COUNTER, (), "full", n_envs=n)} for n in ((), (7,))]
     assert sizes == [{100, 10_000}, {7}]
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"config": ["3"]}, "--config: must be KEY=VALUE .got '3'"),
-        (
-            {"config": ["wrong=1"]},
-            "--env: tests.environments.counter:Counter cannot be made with arguments .*wrong.* .got TypeError",
-        ),
-        ({"cases": ["train"]}, "--case: of .* must be one of env_step, many_steps .got train"),
-        ({"backends": ["cuda"]}, "--backend: .* has kernels for .*host.* .got cuda"),
-    ],
-)
-def test_wrong_options_name_what_is_right(given, message):
-    """Wrong options give an error with the rule and the value."""
-    with pytest.raises(CompareError, match=message):
-        outside_jobs(COUNTER, **{"config": (), "preset": "smoke", **given})
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--config", "n=3"], "--config: needs an environment outside envs/"),
-        (["--env", COUNTER, "--n-agents", "3"], "--n-agents: .*takes its agents"),
-        (["--env", "tests.nowhere:Counter"], "cannot import 'tests.nowhere'"),
-    ],
-)
-def test_a_wrong_command_says_so(words, message):
-    """Misused options of outside environments give an error."""
-    assert re.search(message, " ".join(bench("run", *words, exits=2, COLUMNS="500").split()))
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ from bench.peers.adapters.learners import cleanrl, returns
 from bench.peers.adapters.work import Unavailable, Work, gpu_uuid
 from bench.peers.catalogue import PEERS, PeerJob
 from bench.peers.check import STATES, correctness
-from bench.peers.command import chosen, interpreters
+from bench.peers.command import chosen
 from bench.peers.sides import Run, ask, measure_each, started
 from bench.process.rounds import TURNS
 from bench.process.server import Server
@@ -425,12 +425,6 @@ def test_command_measures_gymnasium_beside_ours_and_goes_on_after_a_peer_that_di
     want = comparison.ratio()
     np.testing.assert_allclose([got.value, got.low, got.high], [want.value, want.low, want.high])
     assert theirs.metrics["ours_env_steps_per_s"] == mine.metrics["env_steps_per_s"]
-
-
-def test_interpreter_of_an_unknown_peer_is_refused():
-    """An interpreter for an unknown peer is an error."""
-    with pytest.raises(Exception, match=r"must be NAME=PATH \(names: cleanrl, "):
-        interpreters(["chess=/bin/true"])
 
 
 # ------------------------------------------------------------------ failures

@@ -197,13 +197,6 @@ def test_set_of_chosen_points_has_no_others(here, tmp_path):
     assert "unknown (known: " in here("--where", "backend=abacus", exits=2)
 
 
-@pytest.mark.parametrize("words", [("--peer", "abacus"), ("--python", "abacus=/bin/true")])
-def test_peers_are_checked_before_the_sweep(words, tmp_path):
-    """An unknown peer or package is refused before hours of measurements."""
-    assert " ".join(words) in bench("publish", "--preset", "smoke", *words, "--out", tmp_path / "sets", exits=2)
-    assert not (tmp_path / "sets").exists()
-
-
 def test_set_of_chosen_points_hides_no_set_of_all(here, monkeypatch, tmp_path):
     """Documents prefer complete sets to newer chosen sets."""
     here()
