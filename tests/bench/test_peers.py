@@ -34,7 +34,7 @@ from bench.peers.adapters.gymnasium import IDS, prepare
 from bench.peers.adapters.learners import cleanrl, returns
 from bench.peers.adapters.work import Unavailable, Work, gpu_uuid
 from bench.peers.catalogue import PEERS, PeerJob
-from bench.peers.check import STATES, correctness
+from bench.peers.check import correctness
 from bench.peers.command import chosen
 from bench.peers.sides import Run, ask, measure_each, started
 from bench.process.rounds import TURNS
@@ -554,25 +554,23 @@ def test_peers_whose_workers_may_wait_busily_are_measured_alone(monkeypatch):
 # ------------------------------------------------------------------ adapters
 
 
-@pytest.mark.parametrize(("variant", "mode"), [("scan", "fused"), ("scan-8", "fused"), ("step", "eager")])
+@pytest.mark.parametrize(
+    ("variant", "mode"), [("scan", "fused"), ("scan-8", "fused"), ("step", "eager"), ("scan-2-state", "fused")]
+)
 def test_gymnax_is_scanned_or_stepped_and_its_steps_are_held_against_ours(fakes, variant, mode):
-    """The peer gymnax runs compiled or step by step, like ours."""
+    """The peer gymnax runs compiled or step by step, like ours.
+
+    It may carry its state only, without results.
+    """
     fakes("gymnax", {"jax/__init__.py": JAX_FAKE, "gymnax/__init__.py": GYMNAX_FAKE})
-    theirs, _ = records_of(smoke("gymnax", variant))
+    jobs = [*chosen("smoke", ["gymnax"], []), *searched("gymnax", 4)]
+    theirs, _ = records_of(next(job for job in jobs if job.axes["variant"] == variant))
     assert theirs.is_evidence
     assert 0 < theirs.correctness.max_error < 1e-6
     assert theirs.work_per_run == {"env_steps": 50 * 4, "agent_steps": 50 * 4}
     assert (theirs.mode, theirs.notes["version"]) == (mode, "9.9")
     assert (theirs.point["variant"], theirs.notes["compiling"]) == (variant, {"programs": 1, "runs": 1})
-
-
-def test_gymnax_may_carry_its_state_only(fakes):
-    """Without its results in the loop the peer still steps as ours does."""
-    fakes("gymnax", {"jax/__init__.py": JAX_FAKE, "gymnax/__init__.py": GYMNAX_FAKE})
-    job = searched("gymnax", 4)
-    theirs, _ = records_of(next(each for each in job if each.axes["variant"] == "scan-2-state"))
-    assert theirs.is_evidence
-    assert theirs.notes["carried"] == "state"
+    assert theirs.notes.get("carried", "results") == ("state" if variant == "scan-2-state" else "results")
 
 
 def searched(name: str, n_envs: int) -> list[PeerJob]:
@@ -946,9 +944,14 @@ def test_peer_on_another_card_is_refused(fakes, monkeypatch):
     sides._require_our_card(smoke("gymnax"), "GPU-mine")
 
 
-def test_warp_drive_steps_and_trains_with_its_own_run_config(fakes):
-    """WarpDrive steps and trains with its own run config."""
-    fakes("rl-warp-drive", warp_drive_files(step=1), version="2.7.1")
+def test_warp_drive_steps_and_trains_with_its_own_run_config(fakes, tmp_path):
+    """WarpDrive steps and trains with its own run config.
+
+    It runs from a copy of its packages, and cannot change the installed ones.
+    """
+    files = warp_drive_files(step=1)
+    files["warp_drive/env_wrapper.py"] += "\nimport pathlib; pathlib.Path(__file__).with_name('written').touch()\n"
+    fakes("rl-warp-drive", files, version="2.7.1")
     jobs = chosen("smoke", ["rl-warp-drive"], ["variant=pycuda"])
     (stepped, _), (trained, _), (repeated,) = (records_of(job) for job in jobs)
     assert (stepped.status, trained.status) == ("ok", "ok"), (stepped.reason, trained.reason)
@@ -963,6 +966,7 @@ def test_warp_drive_steps_and_trains_with_its_own_run_config(fakes):
     assert (repeated.case, repeated.scope, repeated.notes["difference"]) == ("peer_determinism", "determinism", None)
     assert repeated.notes["reference"]["architecture"] == "sm_90"
     assert "none in 3 iterations" in markdown([repeated])
+    assert not list(tmp_path.rglob("written"))
 
 
 CLEANRL_FAKE = """
@@ -1042,19 +1046,6 @@ def test_purejaxrl_yields_the_state_of_each_iteration(monkeypatch):
     assert [(state[name][0], state["env/observations"][0]) for state in found["states"]] == [(0, 1), (3, 8), (6, 64)]
 
 
-def test_warp_drive_runs_from_a_copy_of_its_packages(fakes, tmp_path):
-    """WarpDrive cannot change its installed packages.
-
-    It runs from a copy of them.
-    """
-    files = warp_drive_files(step=1)
-    files["warp_drive/env_wrapper.py"] += "\nimport pathlib; pathlib.Path(__file__).with_name('written').touch()\n"
-    fakes("rl-warp-drive", files, version="2.7.1")
-    record, _ = records_of(smoke("rl-warp-drive", "pycuda"))
-    assert record.status == "ok", record.reason
-    assert not list(tmp_path.rglob("written"))
-
-
 def test_warp_drive_whose_clocks_stand_still_is_wrong(fakes):
     """WarpDrive environments with constant clocks fail the check."""
     fakes("rl-warp-drive", warp_drive_files(step=0), version="2.7.1")
@@ -1074,15 +1065,6 @@ def test_steps_of_gymnasium_are_ours_and_a_wrong_one_is_seen(env):
     assert np.shape(trace["before"])[0] == 3
     trace["after"][2][-1] += 0.01
     assert not correctness(env, trace).passed
-
-
-def test_states_are_read_from_observations():
-    """Pendulum's and Acrobot's states follow from observations."""
-    angle, other = 3.0, -1.0
-    pendulum = STATES["pendulum"](np.array([[np.cos(angle), np.sin(angle), -2.0]]))
-    np.testing.assert_allclose(pendulum, [[angle, -2.0]])
-    seen = [np.cos(angle), np.sin(angle), np.cos(other), np.sin(other), 0.5, 0.25]
-    np.testing.assert_allclose(STATES["acrobot"](np.array([seen])), [[angle, other, 0.5, 0.25]])
 
 
 # ------------------------------------------------------------------ the catalogue
