@@ -56,38 +56,37 @@ def test_settings_are_those_that_decide_a_figure(monkeypatch):
     assert machine.fingerprint(torch.device("cpu"))["settings"] == machine.settings()
 
 
-def test_git_state_sees_changes_of_the_code(tmp_path, monkeypatch):
-    """A change of the code adds a hash to the commit."""
-    monkeypatch.delenv("BENCH_GIT_SHA", raising=False)
-    assert machine.git_state(tmp_path)["sha"] is None
-    assert "not a git repository" in machine.git_state(tmp_path)["unread"]
-    (tmp_path / "bench").mkdir()
-    (tmp_path / "bench" / "a.py").write_text("1\n")
+@pytest.fixture
+def file(tmp_path):
+    """Committed file of code in a new repository."""
+    (file := tmp_path / "bench" / "a.py").parent.mkdir()
+    file.write_text("1\n")
     git(tmp_path, "init")
     git(tmp_path, "add", ".")
     git(tmp_path, "commit", "-m", "first")
+    return file
+
+
+def test_git_state_sees_changes_of_the_code(file, tmp_path, monkeypatch):
+    """A change of the code adds a hash to the commit."""
+    monkeypatch.delenv("BENCH_GIT_SHA", raising=False)
     clean = machine.git_state(tmp_path)
     assert len(clean["sha"]) == 40
     assert (clean["dirty"], clean["diff_hash"]) == (False, None)
     (tmp_path / "notes.txt").write_text("no code\n")
     assert machine.git_state(tmp_path) == clean
-    (tmp_path / "bench" / "a.py").write_text("2\n")
+    file.write_text("2\n")
     first = machine.git_state(tmp_path)
     assert first["dirty"] is True
-    (tmp_path / "bench" / "a.py").write_text("3\n")
+    file.write_text("3\n")
     assert machine.git_state(tmp_path)["diff_hash"] != first["diff_hash"]
 
 
-def test_git_state_takes_no_lock(tmp_path):
+def test_git_state_takes_no_lock(file, tmp_path):
     """Reading the Git state does not write the index.
 
     A kill during the write would leave a lock.
     """
-    (tmp_path / "bench").mkdir()
-    (file := tmp_path / "bench" / "a.py").write_text("1\n")
-    git(tmp_path, "init")
-    git(tmp_path, "add", ".")
-    git(tmp_path, "commit", "-m", "first")
     os.utime(file, (1, 1))
     index = (tmp_path / ".git" / "index").read_bytes()
     assert machine.git_state(tmp_path)["dirty"] is False
@@ -98,6 +97,9 @@ def test_git_state_takes_no_lock(tmp_path):
 
 def test_copy_without_git_may_name_its_commit(tmp_path, monkeypatch):
     """$BENCH_GIT_SHA names the commit of a copy without Git."""
+    monkeypatch.delenv("BENCH_GIT_SHA", raising=False)
+    unnamed = machine.git_state(tmp_path)
+    assert (unnamed["sha"], "not a git repository" in unnamed["unread"]) == (None, True)
     monkeypatch.setenv("BENCH_GIT_SHA", "abc")
     got = machine.git_state(tmp_path)
     assert got["sha"] == "abc"
@@ -105,16 +107,12 @@ def test_copy_without_git_may_name_its_commit(tmp_path, monkeypatch):
     assert "$BENCH_GIT_SHA" in got["unread"]
 
 
+@pytest.mark.usefixtures("file")
 def test_named_commit_goes_before_that_of_another_checkout(tmp_path, monkeypatch):
     """$BENCH_GIT_SHA precedes the commit of an outer checkout.
 
     The copy may lie in another project.
     """
-    (tmp_path / "bench").mkdir()
-    (tmp_path / "bench" / "a.py").touch()
-    git(tmp_path, "init")
-    git(tmp_path, "add", ".")
-    git(tmp_path, "commit", "-m", "other")
     own = machine.git_state(tmp_path)["sha"]
     monkeypatch.setenv("BENCH_GIT_SHA", "abc")
     got = machine.git_state(tmp_path)
