@@ -6,7 +6,6 @@ On every backend.
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -208,19 +207,6 @@ def test_environment_without_kernels_runs_on_cpu_only(backend):
     """An environment without kernels runs on `cpu` only, without fallback."""
     with pytest.raises(ConfigError, match=f"'PythonCounter': has no .* kernels, which backend '{backend}' runs"):
         EnvWrapper(PythonCounter(), env_backend=backend)
-
-
-@needs_host
-def test_source_that_does_not_compile_names_file_and_line(tmp_path):
-    """The compiler's message reaches the user of the wrapper."""
-
-    class Misspelt(Counter):
-        kernel_sources = {"cuda_c": tmp_path / "misspelt.cu"}  # noqa: RUF012
-
-    text = Path(Counter.kernel_sources["cuda_c"]).read_text().replace("weights[agent]", "weihgts[agent]")
-    Misspelt.kernel_sources["cuda_c"].write_text(text)
-    with pytest.raises(CompileError, match=r"misspelt.cu: does not compile[^$]*misspelt.cu:10:[^$]*weihgts"):
-        EnvWrapper(Misspelt(), env_backend="host")
 
 
 @needs_host
