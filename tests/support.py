@@ -114,23 +114,27 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 
 
 class Page(html.parser.HTMLParser):
-    """Elements of a page with attributes, and its scripts by type."""
+    """Elements of a page with attributes, and its scripts and style by type."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
         self.elements: list[tuple[str, dict[str, str | None]]] = []
         self.scripts: dict[str, str] = {}
+        self._kind = ""
         self.feed(text)
         self.close()
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
         self.elements.append((tag, dict(attributes)))
+        usual = {"script": "text/javascript", "style": "text/css"}.get(tag, "")
+        self._kind = usual and (dict(attributes).get("type") or usual)
+
+    def handle_endtag(self, tag: str) -> None:
+        self._kind = ""
 
     def handle_data(self, data: str) -> None:
-        tag, attributes = self.elements[-1] if self.elements else ("", {})
-        if tag == "script":
-            kind = attributes.get("type") or "text/javascript"
-            self.scripts[kind] = self.scripts.get(kind, "") + data
+        if self._kind:
+            self.scripts[self._kind] = self.scripts.get(self._kind, "") + data
 
     @property
     def links(self) -> list[str | None]:

@@ -7,7 +7,6 @@ import json
 import sys
 import xml.dom.minidom
 from hashlib import sha256
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -21,6 +20,7 @@ from bench.show import render
 from bench.show.columns import Column, Table
 from bench.workloads.outside import job_of, names_of
 from tests.bench.builders import bench, in_this_process, record
+from tests.support import Page
 from warpdrive_min.terminal import Console
 
 EVIL = "\x1b]0;owned\x07 \n\\input{/etc/passwd} $\\frac$ <script>alert(1)</script> | ](http://a) {{x}} \ud800"
@@ -189,40 +189,18 @@ def test_two_cases_of_one_slug_have_two_files(tmp_path):
     assert {"a-b.tex", "a-b-again.tex"} <= {path.name for path in written}
 
 
-class Page(HTMLParser):
-    """Page's scripts and its policy."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.found: dict[str, list[str]] = {"script": [], "style": []}
-        self.policy, self.styled, self._inside = "", 0, ""
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = dict(attrs)
-        self._inside = tag if tag in self.found and "type" not in given else ""
-        self.policy = given["content"] if "http-equiv" in given else self.policy
-        self.styled += "style" in given or any(name.startswith("on") for name in given)
-
-    def handle_data(self, data: str) -> None:
-        if self._inside:
-            self.found[self._inside].append(data)
-
-    def handle_endtag(self, tag: str) -> None:
-        self._inside = ""
-
-
 def test_the_report_runs_its_own_script_alone():
     """The report's policy permits only its own script and style."""
     failed = record(status="failed", reason=EVIL)
     page = Page(html([record(run_id=EVIL, command=EVIL, notes={"note": EVIL}), failed]))
-    assert "unsafe" not in page.policy
-    assert page.styled == 0
-    for tag, texts in page.found.items():
-        (text,) = texts
-        assert f"{tag}-src 'sha256-{base64.b64encode(sha256(text.encode()).digest()).decode()}'" in page.policy
-    assert ".style.setProperty(" in page.found["script"][0]
-    assert "{ style:" not in page.found["script"][0]
+    (policy,) = (each["content"] for _, each in page.elements if "http-equiv" in each)
+    assert "unsafe" not in policy
+    assert not [name for _, each in page.elements for name in each if name == "style" or name.startswith("on")]
+    own = page.scripts["text/javascript"]
+    for tag, text in (("script", own), ("style", page.scripts["text/css"])):
+        assert f"{tag}-src 'sha256-{base64.b64encode(sha256(text.encode()).digest()).decode()}'" in policy
+    assert ".style.setProperty(" in own
+    assert "{ style:" not in own
 
 
 def test_tables_are_escaped_in_every_format():
