@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
@@ -22,21 +21,6 @@ SAME_STATE = "NumPy, # environments, # steps from the same state"
 @pytest.fixture(scope="module")
 def table() -> dict[str, Declared]:
     return declared()
-
-
-class Compared(NamedTuple):
-    """A run: is it compared after its timing, and which point does it belong to?"""
-
-    is_compared: bool
-    process_of: tuple[str, str, str]
-
-    @classmethod
-    def of(cls, record: Record) -> Compared:
-        """Return that of a record."""
-        checks = record.correctness
-        assert checks is not None
-        is_compared = checks.after.oracle != NO_TWIN
-        return cls(is_compared, (record.run_id, record.case, json.dumps(dict(record.point), sort_keys=True)))
 
 
 @pytest.fixture(scope="module")
@@ -58,12 +42,15 @@ def test_records_have_the_oracles_of_their_case(table, evidence):
 
     Of the processes of a point only the first one compares a run after the timing.
     """
-    compared = {each.process_of for each in map(Compared.of, evidence) if each.is_compared}
+
+    def point(record: Record) -> tuple[str, ...]:
+        return record.run_id, record.case, json.dumps(dict(record.point), sort_keys=True)
+
+    compared = {point(each) for each in evidence if each.correctness.after.oracle != NO_TWIN}
     for record in evidence:
         checks, row = record.correctness, table[record.case]
-        assert checks is not None
-        if not Compared.of(record).is_compared:
-            assert Compared.of(record).process_of in compared, (record.id, checks)
+        if checks.after.oracle == NO_TWIN:
+            assert point(record) in compared, (record.id, checks)
         elif checks.before.oracle:
             assert row.holds(checks.before.oracle, checks.after.oracle), (record.id, checks)
         else:
