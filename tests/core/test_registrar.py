@@ -61,15 +61,9 @@ def test_name_is_taken_once_for_a_backend(registrar):
 @pytest.mark.parametrize("use", ["add", "get", "has_env", "add_cuda_env_src_path", "get_cuda_env_src_path"])
 def test_unknown_backend_raises(registrar, use):
     """Every method refuses an unknown backend."""
-    calls = {
-        "add": lambda: registrar.add("tpu"),
-        "get": lambda: registrar.get("walk", "tpu"),
-        "has_env": lambda: registrar.has_env("walk", "tpu"),
-        "add_cuda_env_src_path": lambda: registrar.add_cuda_env_src_path("walk", "walk.cu", "tpu"),
-        "get_cuda_env_src_path": lambda: registrar.get_cuda_env_src_path("walk", "tpu"),
-    }
+    before = {"add": (), "add_cuda_env_src_path": ("walk", "walk.cu")}.get(use, ("walk",))
     with pytest.raises(ConfigError, match=r"unknown backend .got 'tpu'.; known are cpu, host, numba, pycuda"):
-        calls[use]()
+        getattr(registrar, use)(*before, "tpu")
 
 
 def test_source_is_shared_by_the_backends_of_a_language(registrar):
