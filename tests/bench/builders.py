@@ -39,6 +39,18 @@ def git(folder: Path, *words: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
+OUTPUTS = [
+    "report {file} --out {out}/report.html",
+    "plot {file} --out {out}/figures",
+    "paper {file} --out {out}/paper",
+    "board {file} --out {out}/board --repository https://example.org/a",
+    "export asv {file} --out {out}/asv",
+    "export bencher {file} --out {out}/bencher.json",
+    "export csv {file} --out {out}/records.csv",
+]
+"""Commands that write what they read from a file of records."""
+
+
 def metric(value: float, low: float | None = None, high: float | None = None, unit: str = "") -> Metric:
     """Return a lower-is-better figure, by default without a spread."""
     ends = {"low": value if low is None else low, "high": value if high is None else high}

@@ -27,7 +27,7 @@ from bench.judge.calibration import CALIBRATIONS, Calibration
 from bench.show import sets
 from bench.show.sets import Manifest
 from bench.workloads.cases import CASES
-from tests.bench.builders import bench, metric, point
+from tests.bench.builders import OUTPUTS, bench, metric, point
 from tests.bench.builders import record as plain_record
 from tests.training.builders import limited
 from warpdrive_min import files
@@ -185,17 +185,14 @@ def test_comparison_with_a_wrong_number_is_left_out(log_ratios, says, tmp_path):
 
 COMMANDS = [
     "table {file}",
-    "report {file} --out {out}/report.html",
-    "plot {file} --out {out}/figures",
-    "paper {file} --out {out}/paper",
+    *OUTPUTS,
     "compare {file} {file} --out {out}",
     "gate --baseline {file} --records {file}",
-    "export bencher {file} --out {out}/bencher.json",
     "claims --records {file} --source README",
 ]
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.split()[0])
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.partition(" {")[0])
 def test_command_goes_on_without_what_it_cannot_read(command, tmp_path):
     """Commands skip unreadable lines and report each once."""
     file = damaged(tmp_path, b"\n".join([*(line for line, _ in UNREADABLE), line_of(samples_ns=[-5.0])]))
@@ -292,9 +289,7 @@ def test_library_that_drops_the_number_of_a_full_disk_is_understood(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    "command", [*(each for each in COMMANDS if "{out}" in each), "export asv {file} --out {out}/asv"]
-)
+@pytest.mark.parametrize("command", [each for each in COMMANDS if "{out}" in each])
 def test_full_disk_is_one_line_and_changes_nothing(command, tmp_path):
     """A full disk gives a one-line error and changes no file."""
     file = damaged(tmp_path, b"")
@@ -358,7 +353,6 @@ def test_full_standard_output_is_one_line(tmp_path):
         "claims --run --out {out}",
         "reproduce run --records {file} --out {out}/x.jsonl",
         "static --out {out}",
-        "export asv {file} --out {out}",
     ],
 )
 def test_folder_that_cannot_be_written_is_named_before_anything_is_measured(command, tmp_path, monkeypatch):

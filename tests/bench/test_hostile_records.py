@@ -19,7 +19,7 @@ from bench.report import html
 from bench.show import render
 from bench.show.columns import Column, Table
 from bench.workloads.outside import job_of, names_of
-from tests.bench.builders import bench, in_this_process, record
+from tests.bench.builders import OUTPUTS, bench, in_this_process, record
 from tests.support import Page
 from warpdrive_min.terminal import Console
 
@@ -93,20 +93,15 @@ def test_what_the_user_names_is_imported(named, env, monkeypatch):
         job_of(given, names_of(["tests.environments.clock:Clock"]))
 
 
-COMMANDS = {
-    "table": [],
-    "paper": ["--out", "out/a/b"],
-    "report": ["--out", "out/r.html"],
-    "plot": ["--out", "out/figures"],
-    "board": ["--out", "out/board", "--repository", "https://example.org/a"],
-    "export": ["--out", "out/asv"],
-    "csv": ["--out", "out/r.csv"],
-    "gate": ["--junit", "out/r.xml", "--summary", "out/s.md", "--comment", "out/c.md", "--annotations"],
-    "reproduce": ["--out", "out/r.jsonl"],
-}
+COMMANDS = [
+    "table {file}",
+    *OUTPUTS,
+    "gate --baseline {file} --records {file} --junit {out}/r.xml --summary {out}/s --comment {out}/c --annotations",
+    "reproduce none --records {file} --out {out}/r.jsonl",
+]
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.partition(" {")[0])
 @pytest.mark.parametrize(
     "changes",
     [
@@ -137,14 +132,7 @@ def test_texts_of_records_are_escaped(command, changes, tmp_path, monkeypatch):
         for n in (100, 200)
     ]
     Path("r.jsonl").write_text("".join(json.dumps(each | changes) + "\n" for each in lines))
-    words = {
-        "export": ["asv", "r.jsonl"],
-        "csv": ["csv", "r.jsonl"],
-        "gate": ["--baseline", "r.jsonl", "--records", "r.jsonl"],
-        "reproduce": ["no such run", "--records", "r.jsonl"],
-    }.get(command, ["r.jsonl"])
-    name = "export" if command == "csv" else command
-    shown = bench(name, *words, *COMMANDS[command], exits=(0, 1, 2, 3, 5))
+    shown = bench(*command.format(file="r.jsonl", out="out").split(), exits=(0, 1, 2, 3, 5))
     assert {each for each in shown if not each.isprintable()} <= {"\n"}
     assert "Traceback" not in shown
     outside = [path for path in tmp_path.rglob("*") if path.is_file() and not path.is_relative_to(folder / "out")]
