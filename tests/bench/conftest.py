@@ -20,6 +20,12 @@ A_LITTLE = 1 << 30
 dependencies_hash = functools.cache(machine.dependencies_hash)
 
 
+@pytest.fixture
+def context():
+    """Context of a smoke run named "test"."""
+    return record.Context.here("smoke", run_id="test")
+
+
 @pytest.fixture(autouse=True)
 def _no_simulator(monkeypatch):
     """Turn off Numba's simulator, which other tests use."""

@@ -11,7 +11,6 @@ import torch
 from bench.core.case import Job
 from bench.core.exclusive import SIBLINGS, CrowdedError, exclusive
 from bench.core.nvml import other_users
-from bench.core.record import Context
 from bench.process import local
 from bench.process.local import run_points
 from bench.process.worker import Copy
@@ -36,11 +35,6 @@ def todo(monkeypatch, tmp_path):
         return [Job(CASES[kind], {**same, "index": index, "how": each}) for index, each in enumerate(how)]
 
     return make
-
-
-@pytest.fixture
-def context():
-    return Context.here("smoke", run_id="test")
 
 
 def measured(jobs, context):

@@ -43,11 +43,6 @@ def nodes() -> Iterator[Any]:
         cluster.shutdown()
 
 
-@pytest.fixture
-def context() -> Context:
-    return Context.here("smoke", run_id="test")
-
-
 def jobs_of(setup: Any, backends: list[str]) -> list[Job]:
     """Return a point for each backend, numbered by ``index``."""
     fake = case(setup, len(backends))

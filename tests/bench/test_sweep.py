@@ -48,11 +48,6 @@ def test_run_traces_points_and_measures_nothing(backend, tmp_path):
     assert "records:" not in out
 
 
-@pytest.fixture
-def context() -> Context:
-    return Context.here("smoke", run_id="test")
-
-
 def some_work() -> None:
     sum(range(3000))
 
