@@ -113,6 +113,10 @@ def point(backend: str, n_envs: int, n_agents: int = 1, env: str = "cartpole", *
     return {"env": env, "backend": backend, "n_envs": n_envs, "n_agents": n_agents, "exact": False, **more}
 
 
+UNTIMED = {"samples_ns": None, "work_per_run": None, "n": None, "device_ns": None, "process": None}
+"""Changes of a record for a case without samples."""
+
+
 def seed_record(
     seed: int, seconds: float | None, after: float = 500.0, *, point: Point | None = None, **changes: Any
 ) -> Record:

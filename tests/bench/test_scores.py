@@ -11,7 +11,7 @@ from bench.core.errors import ShowError
 from bench.core.point import Curve, Metric
 from bench.core.record import append
 from bench.show.scores import interquartile_mean_of, performance_profile, probability_of_improvement, scores_of
-from tests.bench.builders import bench, record
+from tests.bench.builders import UNTIMED, bench, record
 
 X = [np.array([0.1, 0.5, 0.9, 1.3]), np.array([0.2, 0.4, 0.8, 1.6])]
 Y = [np.array([0.0, 0.5, 0.7, 1.1]), np.array([0.3, 0.4, 0.9, 1.0])]
@@ -25,9 +25,8 @@ def run(env: str, algorithm: str, seed: int, score: float, **changes):
         for name, value in (("return_before", 20.0), ("return_after", score))
     }
     curve = Curve(env_steps=[10, 20, 30], seconds=[1.0, 2.0, 3.0], mean_return={"shared": [None, 100.0, score]})
-    untimed = {"samples_ns": None, "work_per_run": None, "n": None, "device_ns": None, "process": None}
     point |= {"threshold": 220.0, "seed": seed, "until": "end"} | changes
-    return record(case="learn", scope="learn", point=point, metrics=metrics, curve=curve, **untimed)
+    return record(case="learn", scope="learn", point=point, metrics=metrics, curve=curve, **UNTIMED)
 
 
 RUNS = [

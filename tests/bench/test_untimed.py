@@ -13,7 +13,7 @@ from bench.judge.outcomes import Report
 from bench.judge.untimed import judge_into
 from bench.workloads.cases import jobs
 from bench.workloads.shared import MEMBERS
-from tests.bench.builders import bench, pair_of, record
+from tests.bench.builders import UNTIMED, bench, pair_of, record
 
 LEARN = {"env": "cartpole", "backend": "pycuda", "n_envs": 64, "algorithm": "PPO", "learner": "shared"}
 
@@ -31,8 +31,7 @@ def memory(n_bytes: float, **changes):
         "bytes_per_env": Metric.exact(n_bytes, "bytes", "lower"),
         "largest_n_envs": Metric.exact(1e9 / n_bytes, "environments", "higher"),
     }
-    untimed = {"samples_ns": None, "work_per_run": None, "n": None, "device_ns": None, "process": None}
-    return record(case="memory", scope="memory", metrics=metrics, **{**untimed, **changes})
+    return record(case="memory", scope="memory", metrics=metrics, **{**UNTIMED, **changes})
 
 
 def learned(seed: int, steps: float | None = None, score: float | None = None, members=None):
@@ -45,8 +44,7 @@ def learned(seed: int, steps: float | None = None, score: float | None = None, m
     end = {} if score is None else {"until": "end"}
     notes = {} if members is None else {MEMBERS: {"env_steps_to_threshold": members}}
     point = LEARN | {"threshold": 475.0, "seed": seed} | end | ({} if members is None else {"population": len(members)})
-    untimed = {"samples_ns": None, "work_per_run": None, "n": None, "device_ns": None, "process": None}
-    return record(case="learn", scope="learn", point=point, metrics=metrics, notes=notes, **untimed)
+    return record(case="learn", scope="learn", point=point, metrics=metrics, notes=notes, **UNTIMED)
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from bench.process import local, worker
 from bench.process.local import run_point, run_points
 from bench.process.worker import Copy, WorkerError
 from bench.workloads.cases import CASES
+from tests.bench.ray_points import wait_for
 from tests.support import run_python
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -69,7 +70,7 @@ def test_answers_come_from_another_process():
             first, second = one.ask("add", a=number), one.ask("add", a=number + 1)
             assert (first["a"], second["a"], first["pid"]) == (number, number + 1, second["pid"])
             pids.add(first["pid"])
-        wait_until(lambda pid=first["pid"]: not is_alive(pid))
+        wait_for(lambda pid=first["pid"]: not is_alive(pid), "the process runs on")
     assert len(pids | {os.getpid()}) == 3
 
 
@@ -139,10 +140,10 @@ def test_process_ends_with_the_sweep_that_started_it(tmp_path):
     sweep = subprocess.Popen(
         [sys.executable, "-c", SLEEPER, str(file)], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}
     )
-    wait_until(lambda: file.exists() and file.read_text())
+    wait_for(lambda: file.exists() and bool(file.read_text()), "no process has started")
     sweep.kill()
     sweep.wait()
-    wait_until(lambda: not is_alive(int(file.read_text())))
+    wait_for(lambda: not is_alive(int(file.read_text())), "the process runs on")
 
 
 def is_alive(pid):
@@ -152,14 +153,6 @@ def is_alive(pid):
     except FileNotFoundError:
         return False
     return state != "Z"
-
-
-def wait_until(condition, limit_s=60):
-    """Wait for a condition."""
-    end = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < end, "waited too long"
-        time.sleep(0.05)
 
 
 @pytest.mark.gpu
