@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from bench.core.point import Curve
-from bench.show import render
+from bench.show import plots, render
 from bench.show.columns import NOTHING
 from bench.show.views.cases import learning_table, without_curve
 from bench.show.views.run_charts import learning_chart
@@ -245,6 +245,8 @@ def test_every_seed_is_shown_beside_the_mean():
     assert [(point.x, point.y, point.note) for point in marks.points] == [
         (2.0, after, f"seed {seed}") for seed, after in enumerate(ends)
     ]
+    *_, threshold = plots.paint(chart).axes[0].get_lines()
+    assert list(threshold.get_ydata()) == [475, 475]
 
 
 def test_first_episodes_to_end_do_not_count_alone():

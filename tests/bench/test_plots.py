@@ -15,16 +15,16 @@ from matplotlib.image import imread
 from PIL import Image
 
 from bench.core.errors import ShowError
-from bench.core.point import Curve, Metric
+from bench.core.point import Metric
 from bench.core.record import Record
 from bench.show import plots
 from bench.show.charts import PART_COLORS
 from bench.show.plots import paint
 from bench.show.records import by_machine, latest
-from bench.show.views.cases import CHARTS, charts
+from bench.show.views.cases import CHARTS
 from bench.show.views.env_charts import throughput_chart
 from bench.show.views.training_runs import training_run_chart
-from tests.bench.builders import bench, point, record, seed_record, two_backends
+from tests.bench.builders import bench, point, record, two_backends
 
 
 @pytest.fixture
@@ -138,33 +138,6 @@ def test_machines_are_not_mixed_in_a_figure(tmp_path):
     with pytest.raises(ShowError, match="one machine"):
         plots.draw([record(), other], tmp_path)
     assert set(by_machine([record(), other])) == {"nvidia-h200-16-cores", "amd-epyc-2-cores"}
-
-
-def test_learning_curve_is_the_interquartile_mean_of_all_seeds():
-    """A learning curve is the interquartile mean of all seeds.
-
-    It lasts from the last start to the last end; finished seeds keep their value.
-    """
-    curves = [
-        ([100, 200, 300], [None, 0.0, 500.0]),
-        ([100, 200, 300, 400], [0.0, 0.0, 0.0, 500.0]),
-        ([100, 200, 300, 400], [0.0, 0.0, 0.0, 200.0]),
-    ]
-    seeds = [
-        seed_record(
-            seed, None, curve=Curve(env_steps=steps, seconds=[n / 1e3 for n in steps], mean_return={"shared": returns})
-        )
-        for seed, (steps, returns) in enumerate(curves)
-    ]
-    (chart,) = charts(seeds)
-    for axes, scale in zip(paint(chart).axes, (1, 1e-3), strict=True):
-        curve, ends, threshold = axes.get_lines()
-        x, y = curve.get_xdata(), curve.get_ydata()
-        assert (x[0], x[-1]) == (pytest.approx(200 * scale), pytest.approx(400 * scale))
-        assert (y[0], y[-1]) == (0, pytest.approx((500 + 500 + 200) / 3))
-        assert len(ends.get_xdata()) == len(seeds), "each is evaluated where its training ended"
-        assert list(threshold.get_ydata()) == [475, 475]
-        assert axes.get_title(loc="left") == "CartPole, PPO, 64 environments, 3 seeds"
 
 
 def test_figure_is_that_of_the_style_alone(tmp_path):
