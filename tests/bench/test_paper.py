@@ -18,9 +18,8 @@ from bench.show.columns import Column, Table
 from bench.show.labels import interval_text
 from bench.show.records import derived_metric
 from bench.show.sets import published_records
-from bench.show.tables import every_point
 from bench.show.views.cases import charts, learning_table
-from tests.bench.builders import bench, metric, point, record, seed_record, two_backends
+from tests.bench.builders import bench, point, record, seed_record, two_backends
 
 HARD_WORDS = r"50% of a_b & c#1 {x} $y$ ~z^2 \w <|>"
 """All characters that LaTeX would read as commands."""
@@ -209,18 +208,6 @@ def test_interval_has_the_digits_that_tell_its_ends_apart() -> None:
     for figures, text in spreads.items():
         assert interval_text(derived_metric(*figures, None)) == text
         assert interval_text(derived_metric(*figures, "samples")) == f"samples {text}"
-
-
-def test_metric_has_an_interval_of_its_own_unless_it_is_a_multiple() -> None:
-    """Only metrics that are no multiple have an interval.
-
-    Agent steps are a multiple of env steps; a ratio to others is not.
-    """
-    rates = {"env_steps_per_s": 100, "agent_steps_per_s": 500}
-    rate = {name: metric(value, unit="1/s").model_copy(update={"direction": "higher"}) for name, value in rates.items()}
-    peer = record(case="peer", metrics={**rate, "ours_over_peer": metric(3, 2.9, 3.1)})
-    (row,) = every_point([peer]).cells
-    assert list(row) == ["reference (NumPy, 1 thread)", "100", "interval 90.91 to 110.0", "500", "3", "2.900 to 3.100"]
 
 
 def test_learning_table_counts_seeds_that_missed_as_slowest() -> None:
