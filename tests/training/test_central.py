@@ -1,4 +1,4 @@
-"""Centralised critics: updates against TorchRL's MAPPO, benefit, and permission."""
+"""Centralised critics: updates against float64, benefit, and permission."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from tests.training import builders
 from tests.training.builders import (
     A2C,
     CENTRAL,
-    COEFFICIENTS,
     PPO,
     SEED,
     SMALL,
@@ -24,7 +23,7 @@ from tests.training.builders import (
     refused,
     weights,
 )
-from tests.training.test_actor_critic import E, F, N, T, make_batch
+from tests.training.test_actor_critic import F, N, make_batch, plain_update
 from warpdrive_min import EnvWrapper
 from warpdrive_min.dialect.layout import WarpDriveLayout
 from warpdrive_min.errors import ConfigError
@@ -61,119 +60,46 @@ def make_algorithm(batch):
     return builders.make_algorithm(Ppo, settings, models, SPACE, batch)
 
 
-# ------------------------------------------------------------------ the same in TorchRL
+# ------------------------------------------------------------------ the same in float64
 
 
-def mappo_of(critic, share_params):
-    """Return TorchRL's critic with our weights.
+class Both(torch.nn.Module):
+    """Actor, and critic of the observations of all agents in a row."""
 
-    With ``share_params`` it has a head for all agents, else a network each.
+    def __init__(self, actor, critic):
+        super().__init__()
+        self.actor, self.critic = actor, critic
+
+    def act(self, observations):
+        return self.actor.act(observations)
+
+    def value(self, observations):
+        return self.critic(observations.flatten(-2))
+
+    def forward(self, observations):
+        return self.act(observations), self.value(observations)
+
+
+def test_update_equals_float64():
+    """One update of both networks equals the papers' formulas.
+
+    Values, returns and losses in the metrics, the gradient, and all weights.
     """
-    from torchrl.modules import MultiAgentMLP
-
-    theirs = MultiAgentMLP(
-        F, 1, N, centralized=True, share_params=share_params, depth=1, num_cells=8, activation_class=torch.nn.Tanh
-    )
-    weight, bias, head, head_bias = (parameter.detach() for parameter in critic.parameters())
-    layers = {"0": (weight, bias), "2": (head[:, None], head_bias[:, None])}
-    if share_params:
-        layers["2"] = head[:1], head_bias[:1]
-    for name, (want_weight, want_bias) in layers.items():
-        theirs.params[name]["weight"].data.copy_(want_weight)
-        theirs.params[name]["bias"].data.copy_(want_bias)
-    return theirs
-
-
-def transitions(batch):
-    """Return a batch in TorchRL's form, (n_envs, n_steps), with next observations."""
-    from tensordict import TensorDict
-
-    following = batch.observations[1:].clone()
-    for env in range(E):
-        for slot, t in enumerate(batch.truncated[:, env].nonzero().flatten().tolist()):
-            following[t, env] = batch.truncated_observations[slot, env]
-
-    def of_agents(flags):
-        return flags.T[..., None, None].expand(E, T, N, 1).bool()
-
-    return TensorDict(
-        {
-            "observation": batch.observations[:-1].transpose(0, 1),
-            "action": batch.actions[..., 0].transpose(0, 1).long(),
-            "log_prob": batch.log_probs.transpose(0, 1),
-            "next": {
-                "observation": following.transpose(0, 1),
-                "reward": batch.rewards.transpose(0, 1)[..., None],
-                "terminated": of_agents(batch.terminated),
-                "done": of_agents(batch.terminated | batch.truncated),
-            },
-        },
-        batch_size=[E, T],
-    )
-
-
-@pytest.mark.parametrize("share_params", [True, False])
-@pytest.mark.filterwarnings("ignore")  # TorchRL's own
-def test_update_is_that_of_torchrls_mappo(share_params):
-    """One update equals TorchRL's MAPPO: values, loss and gradients.
-
-    `GAE` and `ClipPPOLoss` with `MultiAgentMLP`. Its agents share a critic, whose values are then equal, or have one
-    each: our layers stand for all of them, so they have the sum of their gradients.
-    """
-    pytest.importorskip("torchrl")
-    from tensordict.nn import TensorDictModule
-    from torchrl.modules import ProbabilisticActor
-    from torchrl.objectives import ClipPPOLoss
-    from torchrl.objectives.value import GAE
-
-    torch.manual_seed(0)
     batch = make_batch(SPACE, make_models("p", PolicyConfig(model=ModelConfig(**LAYERS)), F, SPACE)["model"], drift=0.2)
     ours = make_algorithm(batch)
     with torch.no_grad():
-        ours.critic.vf_head.bias.copy_(torch.randn(N))
-        if share_params:
-            for parameter in ours.critic.vf_head.parameters():
-                parameter.copy_(parameter[:1].expand_as(parameter))
-    actor = copy.deepcopy(ours.model)
-    actor.forward = actor.act
-    categorical = {"in_keys": ["logits"], "distribution_class": torch.distributions.Categorical}
-    critic = TensorDictModule(mappo_of(ours.critic, share_params), ["observation"], ["state_value"])
-    theirs = ClipPPOLoss(
-        ProbabilisticActor(TensorDictModule(actor, ["observation"], ["logits"]), **categorical),
-        critic,
-        clip_epsilon=ours.config.clip_param,
-        entropy_coeff=COEFFICIENTS["entropy_coeff"],
-        critic_coeff=COEFFICIENTS["vf_loss_coeff"],
-        loss_critic_type="l2",
-    )
-    theirs.set_keys(sample_log_prob="log_prob")
-    data = transitions(batch)
-    GAE(gamma=ours.config.gamma, lmbda=ours.default_lambda, value_network=critic)(data)
-    terms = theirs(data)
-    total = terms["loss_objective"] + terms["loss_critic"] + terms["loss_entropy"]
-    total.backward()
-
+        ours.critic.vf_head.bias.copy_(torch.randn(N))  # the agents' values differ
+    both = copy.deepcopy(Both(ours.model, ours.critic)).double()
+    want, gradient, _ = plain_update("PPO", ours.config, both, batch, SPACE)
     learn(ours, batch)
     assert ours.metrics["clip_fraction"].item() > 0
-    close = {"rtol": 1e-4, "atol": 1e-5}  # sums over 72 rows in another order
-    pairs = {"state_value": ours.values[:-1], "advantage": ours.advantages, "value_target": ours.returns}
-    for name, got in pairs.items():
-        torch.testing.assert_close(got.transpose(0, 1), data[name][..., 0], **close, msg=name)
-    assert ours.metrics["loss"].item() == pytest.approx(total.item(), rel=1e-4)
-    of_actor, of_critic = (
-        [parameter.grad for parameter in part.parameters()]
-        for part in (theirs.actor_network_params, theirs.critic_network_params)
-    )
-    got = list(
-        ours.optimiser.gradient.split([each.numel() for each in (*ours.model.parameters(), *ours.critic.parameters())])
-    )
-    if share_params:
-        got[-2:] = [each.view(N, -1).sum(0) for each in got[-2:]]
-    else:
-        of_critic[:2] = [each.sum(0) for each in of_critic[:2]]
-    assert len(got) == 8
-    for got_one, want in zip(got, of_actor + of_critic, strict=True):
-        torch.testing.assert_close(got_one, want.flatten(), **close)
+    for name, number in want.items():
+        assert ours.metrics[name].item() == pytest.approx(number, rel=2e-4, abs=2e-5), name
+    torch.testing.assert_close(ours.optimiser.gradient.double(), gradient, rtol=1e-4, atol=1e-5)
+    for name, tensor in both.state_dict().items():
+        part, _, key = name.partition(".")
+        got = (ours.model if part == "actor" else ours.critic).state_dict()[key]
+        torch.testing.assert_close(got.double(), tensor, rtol=0, atol=2e-5)
 
 
 # ------------------------------------------------------------------ runs
