@@ -9,7 +9,6 @@ import types
 
 import numpy as np
 import pytest
-import torch
 
 from envs import ENVS, CartPole
 from tests.support import on_every_fast_backend
@@ -251,75 +250,3 @@ def test_wrong_options_are_named(make, given, match):
     """A wrong option is an error of one line."""
     with pytest.raises(ConfigError, match=match):
         getattr(gymnasium, make)(CARTPOLE, **given)
-
-
-# ------------------------------------------------------------------ training
-
-
-class Policy(torch.nn.Module):
-    """Small network with logits and a value."""
-
-    def __init__(self, envs):
-        super().__init__()
-        n_features, n_actions = envs.single_observation_space.shape[0], int(envs.single_action_space.n)
-        self.body = torch.nn.Sequential(torch.nn.Linear(n_features, 64), torch.nn.Tanh())
-        self.logits, self.value = torch.nn.Linear(64, n_actions), torch.nn.Linear(64, 1)
-
-    def forward(self, observations):
-        hidden = self.body(observations)
-        return torch.distributions.Categorical(logits=self.logits(hidden)), self.value(hidden)[..., 0]
-
-
-def returns_of_ppo(envs, n_iterations, n_steps=64, gamma=0.98, gae_lambda=0.95):
-    """Train by PPO as single-file programs do; yield each iteration's returns."""
-    torch.manual_seed(1)
-    policy = Policy(envs)
-    optimizer = torch.optim.Adam(policy.parameters(), lr=3e-3)
-    seen, done = torch.as_tensor(envs.reset(seed=1)[0]), torch.zeros(envs.num_envs)
-    for _ in range(n_iterations):
-        steps, ended = [], []
-        for _ in range(n_steps):
-            with torch.no_grad():
-                chances, value = policy(seen)
-            action = chances.sample()
-            following, reward, terminated, truncated, infos = envs.step(action.numpy())
-            steps.append((seen, done, action, chances.log_prob(action), value, torch.as_tensor(reward)))
-            seen, done = torch.as_tensor(following), torch.as_tensor(terminated | truncated).float()
-            if "episode" in infos:
-                ended += infos["episode"]["r"][infos["_episode"]].tolist()
-        observations, dones, actions, log_probs, values, rewards = (
-            torch.stack(part) for part in zip(*steps, strict=True)
-        )
-        with torch.no_grad():
-            values, dones = torch.cat([values, policy(seen)[1][None]]), torch.cat([dones, done[None]])
-        advantages, last = torch.zeros_like(rewards), torch.zeros(envs.num_envs)
-        for t in reversed(range(n_steps)):
-            alive = 1 - dones[t + 1]
-            last = rewards[t] + gamma * values[t + 1] * alive - values[t] + gamma * gae_lambda * alive * last
-            advantages[t] = last
-        targets = advantages + values[:-1]
-        # The step after an end restarts the environment: its action had no effect.
-        rows = (dones[:-1] == 0).flatten().nonzero()[:, 0]
-        flat = [part.flatten(0, 1) for part in (observations, actions, log_probs, advantages, targets)]
-        for _ in range(4):
-            for chosen in rows[torch.randperm(len(rows))].chunk(4):
-                batch, action, before, advantage, target = (part[chosen] for part in flat)
-                chances, value = policy(batch)
-                ratio = (chances.log_prob(action) - before).exp()
-                advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
-                gain = torch.min(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage).mean()
-                loss = 0.5 * (value - target).square().mean() - gain - 0.01 * chances.entropy().mean()
-                optimizer.zero_grad()
-                loss.backward()
-                torch.nn.utils.clip_grad_norm_(policy.parameters(), 0.5)
-                optimizer.step()
-        yield ended
-
-
-@pytest.mark.usefixtures("_one_thread")
-def test_ppo_of_one_file_trains():
-    """PPO as in single-file programs learns to balance the pole."""
-    envs = wrappers.RecordEpisodeStatistics(gymnasium.make_vec(CARTPOLE, num_envs=16, backend="cpu", seed=0))
-    returns = list(returns_of_ppo(envs, 24))
-    assert np.mean(returns[0]) < 40
-    assert np.mean([each for ended in returns[-4:] for each in ended]) > 90
