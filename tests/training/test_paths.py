@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.training import paths_page as page
 from tests.training.builders import A2C, CLASSIC, RUNS, make_run
@@ -19,174 +20,88 @@ NARROW = Layers(4, (64, 64), 2, "tanh", is_shared=True)
 WIDE = NARROW._replace(hidden=(256, 256))
 ON_GPU = Facts(device="cuda", backend="pycuda", network=NARROW, has_graphs=True, is_bound=True, is_direct=True)
 LARGE = Layers(401, (32, 16), 6, is_shared=True)
-TRITON = {"is_exact": True}, {"device": "cpu"}
-FUSED = {"fused": False}, *TRITON
+NETWORKS = {
+    "unknown": "the network's layers are unknown",
+    "ungated": "it has no gated units",
+    "narrow": NARROW,
+    "wide": WIDE,
+    "large": LARGE,
+    "small": NARROW._replace(hidden=(4,)),
+    "one-layer": WIDE._replace(hidden=(256,)),
+    "separate": WIDE._replace(is_shared=False),
+    "many-features": WIDE._replace(n_features=129),
+    "very-wide": WIDE._replace(hidden=(512, 512)),
+}
+TRITON = "is_exact device=cpu"
 GRU = Facts(device="cuda", backend="pycuda", gated=NARROW)
-GATED = (
-    *({"is_population": True}, {"is_exact": True}, {"device": "cpu"}, {"precision": "bf16"}, {"own_columns": 3}),
-    *({"is_box": True}, {"gated": "it has no gated units"}, {"gated": WIDE}),
+GATED = f"is_population {TRITON} precision=bf16 own_columns=3 is_box gated=ungated gated=wide"
+KEPT = (
+    "-learns -is_on_policy -kept_passes device=cpu n_updates=2 is_recurrent is_one_launch has_critic is_population "
+    "is_exact own_columns=0 network=one-layer network=separate network=narrow"
 )
-LAYERS = {"network": "the network's layers are unknown"}
+IN_TF32 = replace(ON_GPU, precision="tf32", network=WIDE, n_rows=10**6, gpu_bytes=10**10)
 NEEDS = {
-    ("network", 0): (ON_GPU, [*FUSED, LAYERS, {"network": WIDE}]),
+    ("network", 0): (ON_GPU, f"-fused {TRITON} network=unknown network=wide"),
     ("network", 1): (
         replace(ON_GPU, precision="bf16", network=WIDE),
-        [*FUSED, {"is_population": True}, LAYERS, {"precision": "fp32"}],
+        f"-fused {TRITON} is_population network=unknown precision=fp32",
     ),
-    ("network", 2): (Facts(is_exact=True), [{"is_exact": False}]),
+    ("network", 2): (Facts(is_exact=True), "-is_exact"),
     ("acting", 0): (
         ON_GPU,
-        [
-            {"is_population": True},
-            *TRITON,
-            {"precision": "bf16"},
-            {"own_columns": 3},
-            {"is_box": True},
-            LAYERS,
-            {"network": WIDE},
-        ],
+        f"is_population {TRITON} precision=bf16 own_columns=3 is_box network=unknown network=wide",
     ),
-    ("acting", 1): (
-        Facts(network=WIDE),
-        [{"device": "cuda"}, {"precision": "bf16"}, {"is_exact": True}, {"is_population": True}, LAYERS],
-    ),
-    ("acting", 2): (GRU, [*GATED]),
+    ("acting", 1): (Facts(network=WIDE), "device=cuda precision=bf16 is_exact is_population network=unknown"),
+    ("acting", 2): (GRU, GATED),
     ("evaluation", 0): (
         ON_GPU,
-        [
-            {"is_eager": True},
-            {"n_policies": 2},
-            {"is_population": True},
-            *TRITON,
-            {"precision": "bf16"},
-            {"own_columns": 3},
-            {"is_box": True},
-            LAYERS,
-            {"network": WIDE},
-            {"n_types": 2},
-            {"why_not_whole_array": "it sees not all agents"},
-            {"is_masked": True},
-            {"rollout_kernel": "backend 'numba' does not run CUDA C on a GPU"},
-        ],
+        f"is_eager n_policies=2 is_population {TRITON} precision=bf16 own_columns=3 is_box network=unknown "
+        "network=wide n_types=2 why_not_whole_array=unseen is_masked rollout_kernel=numba",
     ),
     ("learning", 0): (
         ON_GPU,
-        [
-            {"has_critic": True},
-            *TRITON,
-            {"precision": "bf16"},
-            {"own_columns": 3},
-            {"is_box": True},
-            LAYERS,
-            {"network": WIDE},
-        ],
+        f"has_critic {TRITON} precision=bf16 own_columns=3 is_box network=unknown network=wide",
     ),
-    ("learning", 1): (ON_GPU, [{"has_critic": True}, *TRITON, LAYERS, {"is_box": True}, {"network": LARGE}]),
+    ("learning", 1): (ON_GPU, f"has_critic {TRITON} network=unknown is_box network=large"),
     ("learning", 2): (
         Facts(network=WIDE),
-        [
-            {"has_critic": True},
-            {"device": "cuda"},
-            {"precision": "bf16"},
-            {"is_exact": True},
-            {"is_population": True},
-            {"network": WIDE._replace(hidden=(4,))},
-        ],
+        "has_critic device=cuda precision=bf16 is_exact is_population network=small",
     ),
     ("learning", 3): (
         Facts(is_exact=True, network=NARROW),
-        [
-            {"is_exact": False},
-            {"has_critic": True},
-            {"is_population": True},
-            {"selects_envs": True},
-            {"n_other_parameters": 2},
-        ],
+        "-is_exact has_critic is_population selects_envs n_other_parameters=2",
     ),
-    ("learning", 4): (GRU, [{"has_critic": True}, *GATED]),
-    ("learning", 5): (ON_GPU, [*FUSED, {"is_population": True}]),
-    ("learning", 6): (Facts(is_exact=True), [{"is_exact": False}]),
-    ("minibatch rows", 0): (ON_GPU, [*FUSED]),
-    ("Adam", 0): (ON_GPU, [*TRITON]),
-    ("Adam", 1): (Facts(), [{"is_exact": True}, {"device": "cuda"}, {"is_population": True}]),
-    ("Adam", 2): (Facts(is_exact=True), [{"is_exact": False}]),
-    ("forward passes", 0): (
-        replace(ON_GPU, precision="tf32", network=WIDE, n_rows=10**6, gpu_bytes=10**10),
-        [
-            {"learns": False},
-            {"is_on_policy": False},
-            {"kept_passes": False},
-            {"device": "cpu"},
-            {"n_updates": 2},
-            {"is_recurrent": True},
-            {"is_one_launch": True},
-            {"has_critic": True},
-            {"is_population": True},
-            {"is_exact": True},
-            {"own_columns": 0},
-            {"network": WIDE._replace(hidden=(256,))},
-            {"network": WIDE._replace(is_shared=False)},
-            {"network": NARROW},
-            {"network": WIDE._replace(n_features=129)},
-            {"network": WIDE._replace(hidden=(512, 512))},
-            {"gpu_bytes": 10**9},
-        ],
-    ),
+    ("learning", 4): (GRU, f"has_critic {GATED}"),
+    ("learning", 5): (ON_GPU, f"-fused {TRITON} is_population"),
+    ("learning", 6): (Facts(is_exact=True), "-is_exact"),
+    ("minibatch rows", 0): (ON_GPU, f"-fused {TRITON}"),
+    ("Adam", 0): (ON_GPU, TRITON),
+    ("Adam", 1): (Facts(), "is_exact device=cuda is_population"),
+    ("Adam", 2): (Facts(is_exact=True), "-is_exact"),
+    ("forward passes", 0): (IN_TF32, f"{KEPT} network=many-features network=very-wide gpu_bytes=1000000000"),
+    ("forward passes", 1): (replace(IN_TF32, precision="fp32"), f"{KEPT} precision=bf16 gpu_bytes=1000000000"),
     ("observations", 0): (
         Facts(network=LARGE, own_columns=3),
-        [
-            {"shared_observations": False},
-            {"n_policies": 2},
-            {"own_columns": None},
-            {"why_not_whole_array": "it sees not all agents"},
-            {"is_masked": True},
-            {"writes_last_observations": False},
-            {"learns": False},
-            {"is_on_policy": False},
-            {"is_compat": True},
-            {"has_critic": True},
-            {"is_population": True},
-            {"is_exact": True},
-            LAYERS,
-            {"network": NARROW},
-        ],
+        "-shared_observations n_policies=2 own_columns=null why_not_whole_array=unseen is_masked "
+        "-writes_last_observations -learns -is_on_policy is_compat has_critic is_population is_exact network=unknown "
+        "network=narrow",
     ),
-    ("steps", 0): (
-        ON_GPU,
-        [
-            {"n_policies": 2},
-            {"learns": False},
-            {"why_not_whole_array": "it sees not all"},
-            {"is_masked": True},
-            {"is_bound": False},
-        ],
-    ),
+    ("steps", 0): (ON_GPU, "n_policies=2 -learns why_not_whole_array=unseen is_masked -is_bound"),
     ("rollout", 0): (
         ON_GPU,
-        [
-            {"fused_rollout": False},
-            {"has_graphs": False},
-            {"n_policies": 2},
-            {"own_columns": 3},
-            {"precision": "bf16"},
-            {"is_greedy": True},
-            {"learns": False},
-            {"is_direct": False},
-            {"is_box": True},
-            {"is_recurrent": True},
-            {"is_population": True},
-            {"writes_last_observations": False},
-            {"rollout_kernel": "it has no kernel with a policy"},
-        ],
+        "-fused_rollout -has_graphs n_policies=2 own_columns=3 precision=bf16 is_greedy -learns -is_direct is_box "
+        "is_recurrent is_population -writes_last_observations rollout_kernel=missing",
     ),
-    ("iteration", 0): (ON_GPU, [{"has_graphs": False}, {"is_eager": True}, {"is_debug": True}]),
+    ("iteration", 0): (ON_GPU, "-has_graphs is_eager is_debug"),
 }
-"""Facts that allow a path, with changes that forbid it."""
-KEPT_BY_TORCH = (
-    replace(NEEDS["forward passes", 0][0], precision="fp32"),
-    [*NEEDS["forward passes", 0][1][:14], {"precision": "bf16"}, {"gpu_bytes": 10**9}],
-)
-NEEDS["forward passes", 1] = KEPT_BY_TORCH
+"""Facts that allow a path, and changes that forbid it, one for each rule: ``name`` is true, ``-name`` false."""
+
+
+def changed(facts, word):
+    """Return facts with a change of `NEEDS`."""
+    name, has_value, value = word.lstrip("-").partition("=")
+    new = NETWORKS.get(value) or yaml.safe_load(value) if has_value else not word.startswith("-")
+    return replace(facts, **{name: new})
 
 
 @pytest.fixture(autouse=True)
@@ -213,16 +128,16 @@ def test_each_rule_of_a_path_can_refuse_it(part, index):
 
     Facts for all rules select it; each change breaks one rule.
     """
-    path, (facts, changes) = PATHS[part][index], NEEDS[part, index]
+    path, (facts, words) = PATHS[part][index], NEEDS[part, index]
     assert path.why_not(facts) is None
-    assert len(changes) == len(path.rules)
-    for rule, change in zip(path.rules, changes, strict=True):
-        reason = rule.why_not(replace(facts, **change))
-        assert reason, (rule.needs, change)
+    for rule, word in zip(path.rules, words.split(), strict=True):
+        other = changed(facts, word)
+        reason = rule.why_not(other)
+        assert reason, (rule.needs, word)
         assert "\n" not in reason
-        refused = choose(part, replace(facts, **change)).refused
+        refused = choose(part, other).refused
         assert path.name not in refused or refused[path.name]
-        assert path.why_not(replace(facts, **change)), change
+        assert path.why_not(other), word
 
 
 def test_choice_has_the_reasons_of_faster_paths_alone():
