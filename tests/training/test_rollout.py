@@ -55,7 +55,7 @@ ON_NUMBA = [("A2C", True), ("shared, grid", True), ("DDPG", False), ("two polici
 def test_rollout_keeps_what_happens(backend, name, auto_reset, tmp_path):
     """A rollout's actions, played again, give its stored data.
 
-    Observations, rewards and ends of copies with an equal seed.
+    Observations, rewards and ends of copies with an equal seed, and sums over episodes.
     """
     n_steps = 12 if not is_simulated(backend) else 4
     given = {"n_envs": N_ENVS, "n_steps": n_steps, "wrapper": {"auto_reset": auto_reset}, "basedir": tmp_path}
@@ -69,7 +69,8 @@ def test_rollout_keeps_what_happens(backend, name, auto_reset, tmp_path):
     wrapper.reset()
     space = next(iter(trainer.groups.values())).arrays.space
     low, high = torch.tensor([space.low, space.high]) if space.is_continuous else (0, 99)
-    n_ends = 0
+    running, finished = torch.zeros(2, N_ENVS, trainer.wrapper.n_agents + 1)
+    n_ends = torch.zeros(N_ENVS, dtype=torch.int32)
     cuts = {policy: [[] for _ in range(N_ENVS)] for policy in batches}
     for step in range(n_steps):
         actions = host(data.tensor("sampled_actions"))
@@ -88,7 +89,12 @@ def test_rollout_keeps_what_happens(backend, name, auto_reset, tmp_path):
                 assert torch.equal(host(getattr(batch, flag)[step]), value), step
             for index in flags["truncated"].nonzero().flatten().tolist():
                 cuts[policy][index].append(last[index, rows])
-        n_ends += int((flags["terminated"] | flags["truncated"]).sum())
+        assert torch.equal(host(trainer.recorders[""].successes[step]), flags["terminated"])
+        running += torch.cat([host(data.tensor("rewards")), torch.ones(N_ENVS, 1)], -1)
+        has_ended = (flags["terminated"] | flags["truncated"])[:, None] != 0
+        finished += running * has_ended
+        running *= ~has_ended
+        n_ends += has_ended[:, 0]
         if not auto_reset:
             wrapper.reset_only_done_envs()
     for policy, batch in batches.items():
@@ -97,7 +103,13 @@ def test_rollout_keeps_what_happens(backend, name, auto_reset, tmp_path):
         for index, observations in enumerate(cuts[policy]):
             for slot, observation in enumerate(observations):
                 assert torch.equal(host(batch.truncated_observations[slot, index]), observation)
-    assert n_ends or is_simulated(backend), "an episode must end"
+    assert n_ends.any() or is_simulated(backend), "an episode must end"
+    sums = {name: host(tensor) for name, tensor in trainer.recorders[""].state().items()}
+    assert torch.equal(sums.pop("finished_episodes"), n_ends)
+    for name, want in (("running", running), ("finished", finished)):
+        assert torch.equal(sums.pop(f"{name}_return"), want[:, :-1])
+        assert torch.equal(sums.pop(f"{name}_steps"), want[:, -1].int())
+    assert not sums
 
 
 @pytest.mark.parametrize("auto_reset", [True, False])
