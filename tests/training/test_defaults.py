@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +12,8 @@ import pytest
 import torch
 
 import warpdrive_min
-from envs import ENVS
 from tests.training.builders import CLASSIC, NORMALISED, PPO, differences, everything, make_run
-from warpdrive_min import EnvWrapper
-from warpdrive_min.training.config import RunConfig
-from warpdrive_min.training.scale.population import PopulationTrainer
+from tests.training.test_population import make_population
 
 GRU = {**PPO, "n_minibatches": 1, "model": {"type": "gru", "fc_dims": [8], "hidden_size": 4}}
 RUNS = {
@@ -26,6 +24,7 @@ RUNS = {
     "recurrent": ("cpu", ("cartpole", CLASSIC, {"shared": GRU}), {}),
     "exact": ("host", "A2C", {"wrapper": {"exact": True}, "trainer": {"exact": True}}),
     "at once": ("host", "PPO", {"trainer": {"fused_rollout": True}}),
+    "population": ("cpu", "PPO", {"population": {"clip_param": [0.1, 0.2]}}),
     "without auto-reset": ("host", "two policies", {"wrapper": {"auto_reset": False}}),
     "captured": ("pycuda", "PPO", {}),
     "captured, two policies": ("pycuda", "two policies", {}),
@@ -81,11 +80,12 @@ def state_of_caller():
 def run(name, folder):
     """Train, log, save, evaluate and resume; return all bits."""
     backend, which, given = RUNS[name]
-    trainer = make_run(which, backend, basedir=folder, metrics_log_freq=2, **given)
+    make = partial(make_population, 4) if name == "population" else make_run
+    trainer = make(which, backend, basedir=folder, metrics_log_freq=2, **given)
     trainer.train(2)
     trainer.save_checkpoint()
     scores = trainer.evaluate(5, seed=1)
-    again = make_run(which, backend, basedir=folder, folder="again", **given)
+    again = make(which, backend, basedir=folder, folder="again", **given)
     again.load_checkpoint(trainer.folder / "checkpoints")
     again.train(1)
     return everything(again), scores
@@ -105,6 +105,7 @@ def expected(tmp_path_factory):
 
 
 BY_DAY = [(name, "dtype") for name in ("PPO", "PPO on torch alone", "DDPG", "exact")] + [("DDPG", "device")]
+BY_DAY += [("population", changed) for changed in ("dtype", "device", "errors")]
 
 
 def cases():
@@ -134,43 +135,8 @@ def test_callers_defaults_change_nothing(name, changed, expected, tmp_path):
     assert same_scores == scores
 
 
-@pytest.mark.parametrize("changed", ["dtype", "device", "errors"])
-def test_callers_defaults_change_no_population(changed, tmp_path):
-    """Callers' settings change no networks of a population."""
-    config = {
-        "trainer": {"num_envs": 4, "num_episodes": 1000, "train_batch_size": 24, "env_backend": "cpu", "seed": 1},
-        "population": {"size": 4, "clip_param": [0.1, 0.2]},
-        "policy": {"shared": PPO},
-        "saving": {"basedir": str(tmp_path), "metrics_log_freq": 1},
-    }
-
-    def trained(folder):
-        wrapper = EnvWrapper(ENVS["cartpole"](**CLASSIC), num_envs=16, auto_reset=True)
-        trainer = PopulationTrainer(wrapper, RunConfig.of(config), folder=folder, verbose=False)
-        trainer.train(2)
-        trainer.save_checkpoint()
-        trainer.graceful_close()
-        return everything(trainer)
-
-    want = trained("plain")
-    with DEFAULTS[changed]():
-        got = trained("changed")
-    assert differences(want, got) == []
-
-
-FACTORIES = {
-    "empty",
-    "eye",
-    "full",
-    "linspace",
-    "logspace",
-    "ones",
-    "rand",
-    "randn",
-    "scalar_tensor",
-    "tensor",
-    "zeros",
-}
+FACTORIES = {"empty", "eye", "full", "ones", "rand", "randn", "zeros"}
+FACTORIES |= {"linspace", "logspace", "scalar_tensor", "tensor"}
 PLACED = {"arange", "as_tensor", "asarray", "randint", "randperm"}
 """Functions whose type follows from their arguments."""
 
