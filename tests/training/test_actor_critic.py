@@ -356,14 +356,16 @@ def test_negatives_are_drawn_for_the_positives(ratio, positive, n_negative):
         assert drawn == set(range(6)), "each of the others has its turn"
 
 
+@pytest.mark.parametrize("fc_dims", [(8,), (8, 8)], ids=["by torch", "in one pass"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_only_environments_that_count_are_learnt_from(kind):
+def test_only_environments_that_count_are_learnt_from(kind, fc_dims):
     """Only sampled environments affect gradient, metrics and normalisation."""
-    model = make_model(DISCRETE)
+    model = make_model(DISCRETE, fc_dims=fc_dims)
     batch = make_batch(DISCRETE, model, n_envs=6, drift=0.2)
     batch.successes[2, [1, 4]] = 1
     few = {"normalize_advantage": True, "n_epochs": 1, "n_minibatches": 1}
     algorithm = make_algorithm(kind, batch, copy.deepcopy(model), trainer={"neg_pos_env_ratio": 0.5}, **few)
+    assert (algorithm._learning is not None) == (len(fc_dims) == 2)
     algorithm.iterate()
     envs = counted(algorithm)
     assert len(envs) == 3

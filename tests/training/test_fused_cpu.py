@@ -1,14 +1,13 @@
-"""CPU kernels: odd sizes, threads, weighted rows, and unsupported networks."""
+"""CPU kernels: odd sizes, threads, and unsupported networks."""
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 import pytest
 import torch
 
-from tests.training.test_actor_critic import BOX, DISCRETE, E, F, N, T, make_algorithm, make_batch, make_model
-from warpdrive_min.training.models.fully_connected import create_actor_critic
+from tests.training.test_actor_critic import BOX, DISCRETE, F, N, T, make_algorithm, make_batch, make_model
+from warpdrive_min.training.config import ModelConfig
+from warpdrive_min.training.models.fully_connected import FullyConnected, create_actor_critic
 from warpdrive_min.training.paths import available
 from warpdrive_min.training.paths.facts import Facts
 from warpdrive_min.training.paths.fused import cpu
@@ -47,14 +46,10 @@ def test_evaluation_passes_what_is_not_a_number():
 
 def gradient_of(batch, space, n_threads, **given):
     """Return a step's gradient, computed with a number of threads."""
-    before = torch.get_num_threads()
     torch.set_num_threads(n_threads)
-    try:
-        algorithm = make_algorithm("PPO", batch, make_model(space, fc_dims=(24, 8)), space, n_epochs=1, **given)
-        algorithm.iterate()
-        return algorithm.optimiser.gradient.clone()
-    finally:
-        torch.set_num_threads(before)
+    algorithm = make_algorithm("PPO", batch, make_model(space, fc_dims=(24, 8)), space, n_epochs=1, **given)
+    algorithm.iterate()
+    return algorithm.optimiser.gradient.clone()
 
 
 def test_gradient_is_the_same_on_any_number_of_threads():
@@ -80,38 +75,8 @@ def test_blocks_add_up_to_what_one_would(monkeypatch):
     torch.testing.assert_close(got, gradient_of(batch, BOX, 1, n_minibatches=2), rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["A2C", "PPO"])
-def test_environments_that_do_not_count_are_left_out(kind, monkeypatch):
-    """Environment weights change the gradient as in torch.
-
-    Weights as of `neg_pos_env_ratio`.
-    """
-    ends = []
-    for reason in (None, "needs a C++ compiler"):
-        monkeypatch.setattr(available, "why_no_cpp", lambda reason=reason: reason)
-        model = make_model(DISCRETE, fc_dims=(8, 8))
-        batch = make_batch(DISCRETE, make_model(DISCRETE))
-        batch.successes[2, 1] = 1
-        trainer = {"neg_pos_env_ratio": 1.0}
-        algorithm = make_algorithm(kind, batch, model, trainer=trainer, normalize_advantage=True, n_minibatches=2)
-        algorithm.iterate()
-        assert algorithm.weights.sum() == T * E / 2
-        ends.append(torch.cat([each.detach().flatten() for each in model.parameters()]))
-    torch.testing.assert_close(*ends, rtol=1e-4, atol=1e-6)
-    assert not torch.equal(*ends), "both went the same way"
-
-
-def test_bfloat16_and_other_models_are_left_to_torch(factory):
-    """Products in bfloat16 and users' models use torch.
-
-    So do models on a GPU, and classes with another forward.
-    """
-    model = make_model(DISCRETE, fc_dims=(8, 8))
-    facts = Facts(network=model.as_layers())
-    assert choose("acting", facts).is_fast
-    assert choose("acting", replace(facts, precision="bf16")).why.endswith("this kernel does not compute in bf16")
-    assert "needs a CPU (got cuda)" in choose("acting", replace(facts, device="cuda")).why
-    factory.add("own", type("Own", (type(model),), {}))
-    config = make_algorithm("A2C", make_batch(DISCRETE, model), model).config.model
-    own = create_actor_critic(F, DISCRETE, config.model_copy(update={"type": "own", "fc_dims": (8, 8)}))
+def test_users_models_are_left_to_torch(factory):
+    """Classes with another forward use torch."""
+    factory.add("own", type("Own", (FullyConnected,), {}))
+    own = create_actor_critic(F, DISCRETE, ModelConfig(type="own", fc_dims=(8, 8)))
     assert "Own overrides methods of FullyConnected" in choose("acting", Facts(network=own.as_layers())).why
