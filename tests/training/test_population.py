@@ -6,15 +6,13 @@ import csv
 import json
 import logging
 import math
-from dataclasses import fields
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
 from envs import ENVS
-from tests.support import BACKENDS_HERE, is_simulated, run
+from tests.support import run
 from tests.training.builders import (
     A2C,
     CENTRAL,
@@ -36,10 +34,7 @@ from tests.training.builders import (
 )
 from warpdrive_min import EnvWrapper
 from warpdrive_min.errors import ConfigError, TrainingError
-from warpdrive_min.training import build
 from warpdrive_min.training.config import PopulationConfig, RunConfig
-from warpdrive_min.training.loop.policies import PolicyGroup
-from warpdrive_min.training.loop.rollout import RolloutBuffer
 from warpdrive_min.training.models.members import weights_of
 from warpdrive_min.training.models.parts import by_member
 from warpdrive_min.training.record.trained import load_policies, load_population
@@ -126,68 +121,17 @@ def test_first_member_is_the_ordinary_run(run, backend, tmp_path):
                 np.testing.assert_allclose(float(got_row[name]), number, rtol=1e-3, atol=1e-4, err_msg=name)
 
 
-@pytest.mark.parametrize("backend", BACKENDS_HERE)
-def test_every_member_learns_as_it_would_alone(backend, tmp_path):
-    """Each member learns as it would alone.
-
-    An ordinary algorithm with a member's rows, weights and seed takes equal steps.
-    """
-    n_members, n_envs = (2, 2) if is_simulated(backend) else (3, 4)
-    table = {"lr": [0.01, 0.02], "clip_param": [0.1, 0.3]} if n_members == 2 else {"lr": [0.01, 0.02, 0.03]}
-    run = ("cartpole", CLASSIC, {"shared": {**ALL, "normalize_rewards": False}})
-    population = make_population(n_members, run, backend, n_envs=n_envs, population=table, basedir=tmp_path)
-    group = population.group
-    population.schedules.write(0)
-    population.collect()
-    singles = []
-    for index, member in enumerate(population.members):
-        single = alone(population, index, member)
-        single.algorithm.compute_returns(single.buffer)
-        single.algorithm.update(single.buffer)
-        singles.append(single)
-    population.update()
-    for index, single in enumerate(singles):
-        for name, want in single.models["model"].named_parameters():
-            got = weights_of(dict(group.models["model"].state_dict()), index)[name]
-            torch.testing.assert_close(got, want.detach(), rtol=ROUNDING, atol=ROUNDING, msg=f"member {index}: {name}")
-        for name, number in single.algorithm.metrics.items():
-            got = float(group.algorithm.metrics[name][index])
-            np.testing.assert_allclose(got, float(number), rtol=1e-3, atol=1e-4, err_msg=f"member {index}: {name}")
-
-
-def alone(population, index, member) -> PolicyGroup:
-    """Return an ordinary policy with a member's weights and rollout."""
-    group, config, backend = population.group, population.config, population.wrapper.backend
-    mine = slice(index * config.trainer.num_envs, (index + 1) * config.trainer.num_envs)
-    kept = {each.name: getattr(group.buffer, each.name) for each in fields(RolloutBuffer)}
-    parts = {name: array[:, mine].clone() if isinstance(array, torch.Tensor) else None for name, array in kept.items()}
-    policy = group.config.replace(**{**member.setting, "model": group.config.model.replace(fused=False)})
-    models = build.make_models("shared", policy, group.arrays.n_features, group.arrays.space)
-    models["model"].load_state_dict(weights_of(group.models["model"].state_dict(), index))
-    models["model"].to(backend.device)
-    arrays = SimpleNamespace(
-        space=group.arrays.space, backend=group.arrays.backend, n_agents=1, rewards=parts["rewards"][0]
-    )
-    arrays.mask = arrays.own_columns = arrays.last_observations = None
-    single = PolicyGroup("shared", policy, arrays, models, RolloutBuffer(**parts))
-    seed = build.derived_seed(member.seed, build.ALGORITHM_SEED, 0, 0)
-    single.algorithm = build.algorithm_class(config.replace(population=PopulationConfig()), "shared")(
-        single, config.trainer, backend, seed
-    )
-    for key, tensor in single.algorithm.scheduled.items():
-        tensor.fill_(getattr(policy, key))
-    return single
-
-
 @pytest.mark.parametrize(
     ("run", "changed"),
     [
-        ("A2C", {"lr": [0.01, 0.3, 0.01]}),
-        (ALL_RUN, {"seeds": [7, 100, 9]}),
-        (("pendulum", CLASSIC, {"shared": ALL}), {"clip_param": [0.2, 0.9, 0.2], "max_grad_norm": [0.5, 1e-3, 0.5]}),
-        ("PPO", {"lr": [0.01, 1e30, 0.01]}),
+        ("A2C", {"lr": [0.01, 0.01, 0.3]}),
+        (ALL_RUN, {"seeds": [7, 8, 100]}),
+        (("pendulum", CLASSIC, {"shared": ALL}), {"clip_param": [0.2, 0.2, 0.9]}),
+        (ALL_RUN, {"max_grad_norm": [0.5, 0.5, 1e-3]}),
+        (ALL_RUN, {"entropy_coeff": [0.0, 0.0, 0.5], "vf_loss_coeff": [0.5, 0.5, 2.0]}),
+        ("PPO", {"lr": [0.01, 0.01, 1e30]}),
     ],
-    ids=["rate", "seed", "clip", "diverged"],
+    ids=["rate", "seed", "clip", "norm", "loss", "diverged"],
 )
 def test_members_do_not_know_each_other(run, changed, tmp_path):
     """Members are independent bit by bit.
@@ -201,9 +145,9 @@ def test_members_do_not_know_each_other(run, changed, tmp_path):
     for trainer in (first, second):
         for _ in range(3):
             trainer.iterate()
-    for member in (0, 2):
+    for member in (0, 1):
         assert not differences(of_member(first, member), of_member(second, member))
-    assert differences(of_member(first, 1), of_member(second, 1))
+    assert differences(of_member(first, 2), of_member(second, 2))
 
 
 def test_parts_of_a_minibatch_add_up(tmp_path):

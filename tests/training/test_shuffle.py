@@ -68,6 +68,14 @@ def test_languages_permute_alike_to_the_bit(backend: str, n: int) -> None:
         assert (_permutation(here) == _permutation(there)).all()
 
 
+@pytest.mark.parametrize("backend", BACKENDS_HERE)
+def test_several_seeds_permute_side_by_side(backend: str) -> None:
+    """Each seed, as of a population's members, has the permutation of it alone."""
+    seeds = (3, 2**63 + 5)
+    got = _permutation(Shuffle(backend, 7, seeds)).reshape(2, 7)
+    assert (got == [_permutation(Shuffle("cpu", 7, seed)) for seed in seeds]).all()
+
+
 @pytest.mark.parametrize(("n", "limit"), [(4, 27.9), (5, 39.3), (7, 68.0)])
 def test_every_index_is_as_likely_at_every_position(n: int, limit: float) -> None:
     """Each index is equally likely at each position.
