@@ -32,33 +32,14 @@ def arrays_of(wrapper, policies):
     return SharedLayout().arrays(wrapper, policies)
 
 
-def test_arrays_read_and_write_the_agents_rows():
-    """A policy reads and writes its agents' rows, on either axis."""
-    odd, even = arrays_of(start(), SPLIT).values()
-    assert (odd.n_agents, even.n_agents, even.n_features, even.suffix) == (1, 2, 2, "")
-    seen = torch.zeros(2, 2, 2)
-    even.observe(seen)
-    assert seen[..., 1].tolist() == [[2, 0]] * 2
-    array = torch.tensor([[10.0, 11, 12], [20, 21, 22]])
-    out = torch.zeros(2, 2)
-    even.pick(array, out)
-    assert out.tolist() == [[12, 10], [22, 20]]
-    even.place(-out, array)
-    odd.place(torch.tensor([[5.0], [6.0]]), array)
-    assert array.tolist() == [[-10, 5, -12], [-20, 6, -22]]
+def test_rows_are_placed_on_the_first_axis():
+    """Numbers of agents alone, such as log_std, are placed by row.
+
+    `test_rollout` has rows of environments and agents in every arrangement.
+    """
     column = torch.zeros(3, 1)
-    even.place(torch.tensor([[1.0], [2.0]]), column, axis=0)
+    arrays_of(start(), SPLIT)["even"].place(torch.tensor([[1.0], [2.0]]), column, axis=0)
     assert column.tolist() == [[2], [0], [1]]
-
-
-def test_rows_are_picked_only_where_they_differ():
-    """Rows are indexed only if their order differs."""
-    wrapper = start()
-    assert arrays_of(wrapper, {"shared": [0, 1, 2]})["shared"].rows is None
-    assert arrays_of(wrapper, {"shared": [0, 2, 1]})["shared"].rows.tolist() == [0, 2, 1]
-    policies = {"even": [0, 2], "odd": [1]}
-    separate = WarpDriveLayout(separate=True).arrays(start(policies=policies), policies)
-    assert [(each.rows, each.suffix) for each in separate.values()] == [(None, "_even"), (None, "_odd")]
 
 
 def test_agents_of_a_role_share_arrays():
