@@ -573,36 +573,6 @@ def test_checkpoint_of_an_earlier_release_loads(reader, kind, tmp_path):
         assert (header.iteration, header.seed) == (5, 3)
 
 
-@pytest.mark.parametrize("reader", READERS)
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"iteration": -5},
-        {"iteration": 2**62},
-        {"env_steps": 2**63 - 1},
-        {"environment": []},
-        {"run_config": {"policy": {}}},
-        {"run_config": {"policy": {"shared": {}}, "saving": {"tag": "../../x"}}},
-    ],
-    ids=str,
-)
-def test_broken_header_is_told_in_a_line(change, reader, tmp_path):
-    """Each command reports a broken header in one line.
-
-    It names file and field, and writes nothing.
-    """
-    path = tmp_path / "checkpoint_000000004"
-    shutil.copytree(OLD / "run" / path.name, path)
-    fields = json.loads((path / "state.json").read_text())
-    (path / "state.json").write_text(json.dumps({**fields, **change}))
-    result = run(*READERS[reader](path, tmp_path), exits=1)
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    assert len(result.output.splitlines()) == 1
-    assert str(path / "state.json") in result.output
-    assert next(iter(change)) in result.output
-    assert [each.name for each in tmp_path.iterdir()] == [path.name]
-
-
 # ------------------------------------------------------------------ evaluate
 
 
