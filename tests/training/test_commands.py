@@ -210,9 +210,13 @@ def test_train_takes_a_file_and_finds_its_environment(tmp_path):
     assert list(load_policies(tmp_path / "default" / "experiment" / "r").models) == ["mine"]
 
 
-def _outside(folder: Path) -> None:
-    """Write an environment outside `envs/`, a module with a run config next to it."""
-    (folder / "dim_pole.py").write_text(
+@pytest.fixture
+def outside(tmp_path, monkeypatch):
+    """Enter a folder with an environment outside `envs/`: a module, and its run config."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "dim_pole", raising=False)
+    (tmp_path / "dim_pole.py").write_text(
         "from warpdrive_min.envs import CartPole as _CartPole\n\n"
         "class DimPole(_CartPole):\n"
         "    name = 'DimPole'\n\n"
@@ -221,7 +225,7 @@ def _outside(folder: Path) -> None:
         "            raise RuntimeError('no pole')\n"
         "        super().__init__(**config)\n"
     )
-    (folder / "run_config.yaml").write_text(run_config_path("cartpole").read_text().replace("single_cartpole", "dim"))
+    (tmp_path / "run_config.yaml").write_text(run_config_path("cartpole").read_text().replace("single_cartpole", "dim"))
 
 
 @pytest.mark.parametrize("package", ["bench", "warpdrive_min.bench"])
@@ -231,13 +235,10 @@ def test_train_names_the_plot_command_of_the_installation(package, tmp_path, mon
     assert f"  plot:     python -m {package} plot {tmp_path}" in train(tmp_path, "--iterations", "2").output
 
 
+@pytest.mark.usefixtures("outside")
 @pytest.mark.parametrize("target", ["dim_pole.py", "dim_pole:DimPole"])
-def test_train_takes_an_environment_by_path_or_class(target, tmp_path, monkeypatch):
+def test_train_takes_an_environment_by_path_or_class(target):
     """It uses the run config next to the class; every printed command works."""
-    _outside(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "dim_pole", raising=False)
     over = settings(TINY)
     result = run("train", "-e", target, "--backend", "cpu", "--results-dir", "r", *over)
     assert f"{target}: backend cpu, 8 environments, 10 iterations of 64 env steps" in result.output
@@ -262,18 +263,17 @@ def test_train_takes_an_environment_by_path_or_class(target, tmp_path, monkeypat
         assert "give another one with -e, as a path or module:Class" in result.output
 
 
-def test_names_in_files_import_no_class(tmp_path, monkeypatch):
+@pytest.mark.usefixtures("outside")
+def test_names_in_files_import_no_class():
     """A run config names shipped environments only; its module would run here."""
-    _outside(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    file = tmp_path / "mine.yaml"
+    file = Path("mine.yaml")
     file.write_text(run_config_path("cartpole").read_text().replace("single_cartpole", "dim_pole.py"))
-    monkeypatch.delitem(sys.modules, "dim_pole", raising=False)
     result = run("train", "--config", file, exits=1)
     assert "train.config: unknown environment (got 'dim_pole.py')" in result.output
     assert "dim_pole" not in sys.modules
 
 
+@pytest.mark.usefixtures("outside")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -287,26 +287,21 @@ def test_names_in_files_import_no_class(tmp_path, monkeypatch):
         (["empty"], "must be a package (got a folder without __init__.py)"),
     ],
 )
-def test_train_refuses_other_environments_in_a_line(arguments, message, tmp_path, monkeypatch):
+def test_train_refuses_other_environments_in_a_line(arguments, message):
     """A missing class, a failing constructor, and certificates nobody could verify."""
-    _outside(tmp_path)
-    (tmp_path / "empty").mkdir()
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "dim_pole", raising=False)
+    Path("empty").mkdir()
     result = run("train", "--backend", "cpu", "-e", *arguments, exits=1)
     assert message in result.output
     assert not Path("runs").exists()
 
 
-def test_train_without_a_run_config_asks_for_one(tmp_path, monkeypatch):
+@pytest.mark.usefixtures("outside")
+def test_train_without_a_run_config_asks_for_one():
     """The message names the expected file and the option."""
-    _outside(tmp_path)
-    Path(tmp_path, "run_config.yaml").unlink()
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delitem(sys.modules, "dim_pole", raising=False)
+    file = Path("run_config.yaml").resolve()
+    file.unlink()
     result = run("train", "-e", "dim_pole.py", exits=1)
-    assert f"has no run config {tmp_path / 'run_config.yaml'}; give one with --config FILE" in result.output
+    assert f"has no run config {file}; give one with --config FILE" in result.output
 
 
 def test_train_takes_a_run_config_of_the_environment_by_name(tmp_path):
@@ -343,62 +338,46 @@ def test_train_recommends_a_number_of_environments(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "message"),
+    ("words", "code", "message"),
     [
-        ([], 2, "must say what"),
-        (["--resume", "latest"], 2, "must say what"),
-        (["-e", "cartpole", "--iterations", "0"], 2, "greater than or equal to 1"),
-        (["-e", "chess"], 1, f"unknown environment (got 'chess'); known are {known(ENVS)}"),
-        (["-e", "cartpole", "--backend", "tpu"], 1, "must be one of cpu, host, numba, pycuda"),
-        (["-e", "cartpole", "--set", "seed"], 1, "train.set: must be KEY=VALUE (got 'seed')"),
-        (["-e", "cartpole", "--set", "trainer.sed=1"], 1, "run config trainer.sed: is not a key"),
-        (["-e", "cartpole", "--set", "policy.shared.lr.actor=1"], 1, "(got 'policy.shared.lr'); its keys are in"),
-        (["-e", "cartpole", "--set", "env.wind=1"], 1, "cartpole.wind: is not a key (known are cart_mass"),
-        (["-e", "cartpole", "--set", "env.cart_mass=-1"], 1, "cartpole.cart_mass: must be greater than 0 (got -1"),
-        (["--config", "missing.yaml"], 1, "must be a file that can be read"),
-        (["--resume", "missing"], 1, "nothing there"),
-        (["--resume", "x" * 300], 1, "x/checkpoints: cannot be read or written (File name too long); name another"),
-        (
-            ["-e", "cartpole", "--auto-scale", "--iterations", "3"],
-            1,
-            "train.iterations: cannot be used with --auto-scale",
-        ),
-        (["-e", "cartpole", "--auto-scale", "--explain"], 1, "train.explain: cannot be used with --auto-scale"),
-        (["-e", "cartpole", "--set", f"trainer.seed={'1' * 5_000}"], 1, "trainer.seed: must be a valid integer"),
-        (["-e", "cartpole", "--set", f"trainer.seed={'[' * 20_000}"], 1, "trainer.seed: must be a valid integer"),
-        (
-            ["-e", "cartpole", "--set", "saving.basedir=/proc/none", "--iterations", "1"],
-            1,
-            "saving.basedir: must be a folder in which",
-        ),
-        (["-e", "cartpole", "--gpus", "1000", "--backend", "cpu"], 1, "must have at most"),
-        (["-e", "cartpole", "--iterations", "0"], 2, "must be greater than or equal to 1 (got 0)"),
-        (["-e", "cartpole", "--iterations", "1.5"], 2, "must be a valid integer (got 1.5)"),
-        (["-e", "cartpole", "--unfused"], 1, "train.unfused: needs --trace FILE; leave --unfused out"),
-        (["-e", "cartpole", "--trace", "a", "--explain"], 1, "train.trace: needs a training run of one process"),
-        (["-e", "cartpole", "--trace", "a", "--certify"], 1, "train.certify: cannot be used with --trace"),
-        (["-e", "cartpole", "--trace", "a", "--results-dir", "b"], 1, "train.results-dir: cannot be used with"),
-        (["-e", "cartpole", "--trace", "/proc/none/a"], 1, "--trace: must be a file that can be written"),
-        (["-e", "cartpole", "--trace", "a", "--iterations", "9" * 20], 1, "must be at most 1,000 with --trace"),
-        (
-            ["-e", "cartpole", "--seed", "1", "--set", "trainer.seed=2"],
-            1,
-            "trainer.seed must be that of --seed, 1 (got 2)",
-        ),
-        (
-            ["-e", "cartpole", "--backend", "cpu", "--set", "trainer.env_backend=host"],
-            1,
-            "trainer.env_backend must be that of --backend, cpu (got 'host'); give one of them",
-        ),
-        (["-e", "cartpole", "-n", "2", "--backend", "cpu", "--set", "trainer.exact=true"], 1, "has kernels in CUDA C"),
-        (["-e", "cartpole", "--set", "saving.basedir=missing", "--resume", "latest"], 1, "a run with a checkpoint in"),
+        ("", 2, "must say what"),
+        ("--resume latest", 2, "must say what"),
+        ("-e chess", 1, f"unknown environment (got 'chess'); known are {known(ENVS)}"),
+        ("-e cartpole --backend tpu", 1, "must be one of cpu, host, numba, pycuda"),
+        ("-e cartpole --set seed", 1, "train.set: must be KEY=VALUE (got 'seed')"),
+        ("-e cartpole --set trainer.sed=1", 1, "run config trainer.sed: is not a key"),
+        ("-e cartpole --set policy.shared.lr.actor=1", 1, "(got 'policy.shared.lr'); its keys are in"),
+        ("-e cartpole --set env.wind=1", 1, "cartpole.wind: is not a key (known are cart_mass"),
+        ("-e cartpole --set env.cart_mass=-1", 1, "cartpole.cart_mass: must be greater than 0 (got -1"),
+        ("--config missing.yaml", 1, "must be a file that can be read"),
+        ("--resume missing", 1, "nothing there"),
+        (f"--resume {'x' * 300}", 1, "x/checkpoints: cannot be read or written (File name too long); name another"),
+        ("-e cartpole --auto-scale --iterations 3", 1, "train.iterations: cannot be used with --auto-scale"),
+        ("-e cartpole --auto-scale --explain", 1, "train.explain: cannot be used with --auto-scale"),
+        (f"-e cartpole --set trainer.seed={'1' * 5000}", 1, "trainer.seed: must be a valid integer"),
+        (f"-e cartpole --set trainer.seed={'[' * 20000}", 1, "trainer.seed: must be a valid integer"),
+        ("-e cartpole --set saving.basedir=/proc/none --iterations 1", 1, "saving.basedir: must be a folder in which"),
+        ("-e cartpole --gpus 1000 --backend cpu", 1, "must have at most"),
+        ("-e cartpole --iterations 0", 2, "must be greater than or equal to 1 (got 0)"),
+        ("-e cartpole --iterations 1.5", 2, "must be a valid integer (got 1.5)"),
+        ("-e cartpole --unfused", 1, "train.unfused: needs --trace FILE; leave --unfused out"),
+        ("-e cartpole --trace a --explain", 1, "train.trace: needs a training run of one process"),
+        ("-e cartpole --trace a --certify", 1, "train.certify: cannot be used with --trace"),
+        ("-e cartpole --trace a --results-dir b", 1, "train.results-dir: cannot be used with"),
+        ("-e cartpole --trace /proc/none/a", 1, "--trace: must be a file that can be written"),
+        (f"-e cartpole --trace a --iterations {'9' * 20}", 1, "must be at most 1,000 with --trace"),
+        ("-e cartpole --seed 1 --set trainer.seed=2", 1, "trainer.seed must be that of --seed, 1 (got 2)"),
+        ("-e cartpole --backend cpu --set trainer.env_backend=host", 1, "of --backend, cpu (got 'host'); give one of"),
+        ("-e cartpole -n 2 --backend cpu --set trainer.exact=true", 1, "has kernels in CUDA C"),
+        ("-e cartpole --set saving.basedir=missing --resume latest", 1, "a run with a checkpoint in"),
     ],
+    ids=lambda each: str(each)[:40],
 )
-def test_train_errors_are_messages(arguments, code, message, tmp_path, monkeypatch):
+def test_train_errors_are_messages(words, code, message, tmp_path, monkeypatch):
     """Errors are one line: exit code 2 for usage, else 1."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TERMINAL_WIDTH", "1000")
-    result = run("train", *arguments, exits=code)
+    result = run("train", *words.split(), exits=code)
     assert message in result.output
     assert "Traceback" not in result.output
     assert not list(tmp_path.iterdir())
