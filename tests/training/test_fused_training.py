@@ -105,13 +105,6 @@ def test_training_by_kernels_is_that_of_torch(way, name, model, tmp_path, monkey
     assert any(not torch.equal(got[key], want[key]) for key in want), "both went the same way"
 
 
-def test_wide_networks_do_not_learn_in_one_pass(tmp_path, monkeypatch):
-    """Layers of wide networks are fused one by one."""
-    passes, _ = interpreted(monkeypatch)
-    trained("PPO", "host", tmp_path, fc_dims=[8, 65])
-    assert not passes
-
-
 def test_kernels_that_must_be_need_a_gpu(tmp_path):
     """``fused: true`` on a CPU raises with a remedy."""
     with refused("run config policy.shared.model.fused", available.triton_status("cpu")):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
@@ -13,11 +12,8 @@ import torch
 
 from tests.support import run_python
 from tests.training.fused_support import DEVICE, errors, fits, gradients, network, rows  # (skips without Triton)
-from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.config import ModelConfig
 from warpdrive_min.training.config import precision as within
-from warpdrive_min.training.models.fully_connected import create_actor_critic
-from warpdrive_min.training.models.members import Members
 from warpdrive_min.training.models.parts import Trunk
 from warpdrive_min.training.paths import available, table
 from warpdrive_min.training.paths.facts import Facts
@@ -214,34 +210,6 @@ def test_narrow_adds_up_what_programs_find(monkeypatch, n_features, n_processors
     )
     assert 1 < n_parts < 700 // tile.rows
     check_narrow(700, (n_features, 32, 16, 2), 2e-6)
-
-
-@pytest.mark.parametrize(("fc_dims", "n_kernels"), [((16, 8), 2), ((72, 8), 0), ((8,), 0)])
-def test_members_of_a_population_are_one_kernel(monkeypatch, fc_dims, n_kernels):
-    """A population's narrow networks take one launch per trunk.
-
-    Others are torch's products.
-    """
-    calls = []
-    monkeypatch.setattr(available, "why_no_triton", lambda device: None if device == DEVICE.type else "needs a GPU")
-    counted = replace(table.PATHS["network"][0], build=lambda *given: calls.append(given) or narrow(*given))
-    monkeypatch.setitem(table.PATHS, "network", (counted, *table.PATHS["network"][1:]))
-    made = {}
-    for is_fused in (None, False):
-        torch.manual_seed(0)
-        config = ModelConfig(fc_dims=fc_dims, activation="tanh", shared=False, fused=is_fused)
-        networks = [create_actor_critic(4, ActionSpace((3,), 1), config) for _ in range(2)]
-        made[is_fused] = Members(networks).to(DEVICE)
-    calls.clear()
-    observations = rows(12, 4).view(12, 1, 4)
-    got, want = (made[is_fused](observations) for is_fused in (None, False))
-    assert len(calls) == n_kernels
-    of_got, of_want = (
-        torch.autograd.grad(head.square().sum() + value.sum(), list(made[is_fused].parameters()))
-        for is_fused, (head, value) in zip((None, False), (got, want), strict=True)
-    )
-    for mine, theirs in zip((*got, *of_got), (*want, *of_want), strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
 
 
 def test_narrow_keeps_a_layer_only_for_gradients(monkeypatch):

@@ -10,6 +10,7 @@ import pytest
 
 from envs import ENVS
 from tests.environments.counter import Counter
+from tests.training import builders
 from tests.training.builders import A2C, CLASSIC, TAG, differences, everything, make_run, make_trainer, rows_of, weights
 from warpdrive_min import DataFeed
 from warpdrive_min.training.loop import checkpoint
@@ -27,20 +28,11 @@ ENVIRONMENTS = {
 @pytest.mark.parametrize("kind", ENVIRONMENTS)
 def test_any_environment_is_resumed(kind, auto_reset, tmp_path):
     """Environments of every kind resume bit by bit."""
-    runs = []
-    for index, seed in enumerate((7, 7, 99)):
-        env, folder = ENVIRONMENTS[kind](), tmp_path / f"{index > 0}"
-        wrapper = {"auto_reset": auto_reset}
-        runs.append(make_trainer(env, {"shared": A2C}, seed=seed, wrapper=wrapper, basedir=folder))
-        if seed == 99:
-            runs[-1].load_checkpoint()
-        runs[-1].train(4 if index == 0 else 2)
-        if index == 1:
-            runs[-1].save_checkpoint()
-            runs[-1].graceful_close()
-    whole, _, second = runs
-    assert not differences(everything(whole), everything(second))
-    assert second.iteration == 4
+
+    def make(**given):
+        return make_trainer(ENVIRONMENTS[kind](), {"shared": A2C}, wrapper={"auto_reset": auto_reset}, **given)
+
+    builders.require_that_it_goes_on(make, tmp_path)
 
 
 class Drawn(Counter):
