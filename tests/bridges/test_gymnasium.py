@@ -155,45 +155,6 @@ def test_step_and_reset_do_not_synchronise(backend, env, mode):
     assert ("_final_obs" in infos) == (mode is AutoresetMode.SAME_STEP)
 
 
-# ------------------------------------------------------------------ seeds and restarts
-
-
-def test_seed_gives_the_starts():
-    """A seed repeats its starts; unseeded resets continue the draws."""
-    envs = GymnasiumVectorEnv(CartPole(), num_envs=3, seed=11)
-    unseeded = envs.reset()[0]
-    starts = [envs.reset(seed=seed)[0] for seed in (11, 12)]
-    nexts = [envs.reset()[0] for _ in range(2)]
-    torch.testing.assert_close(unseeded, starts[0], rtol=0, atol=0)
-    assert not torch.equal(starts[0], starts[1])
-    assert len(torch.unique(starts[0], dim=0)) == 3
-    again = [envs.reset(seed=12)[0], envs.reset()[0], envs.reset()[0]]
-    for got, want in zip(again, [starts[1], *nexts], strict=True):
-        torch.testing.assert_close(got, want, rtol=0, atol=0)
-    assert not torch.equal(*nexts)
-
-
-def test_reset_mask_restarts_the_named_copies_alone():
-    """`reset_mask` restarts the selected copy; the others keep their state."""
-    envs = GymnasiumVectorEnv(CartPole(), num_envs=3, auto_reset=False)
-    first, _ = envs.reset(seed=2)
-    for _ in range(4):
-        before = envs.step(torch.tensor([0, 1, 1]))[0]
-    options = {"reset_mask": torch.tensor([False, True, False])}
-    after, infos = envs.reset(seed=2, options=options)
-    assert infos == {}
-    assert "reset_mask" in options
-    torch.testing.assert_close(after[1], first[1], rtol=0, atol=0)
-    torch.testing.assert_close(after[[0, 2]], before[[0, 2]], rtol=0, atol=0)
-    assert envs.wrapper.cuda_data_manager.tensor("_timestep_").tolist() == [4, 0, 4]
-    for mask in (np.array([True, False]), np.ones(3)):
-        with pytest.raises(ConfigError, match=r"options\['reset_mask'\]: must be bool of shape .3,. .got"):
-            envs.reset(options={"reset_mask": mask})
-
-
-# ------------------------------------------------------------------ Gymnasium's wrappers
-
-
 # ------------------------------------------------------------------ several agents
 
 
@@ -212,20 +173,6 @@ def test_agents_become_environments():
     assert infos == {}
     observations, _ = envs.reset(options={"reset_mask": np.array([False, True, False, False, False, False])})
     assert observations[:, 0].tolist() == [0, 0, 0, 0, 3, 3]
-
-
-def test_environment_without_reasons_terminates_before_its_time():
-    """An early end without reasons counts as termination.
-
-    WarpDrive's environments have ``_done_`` alone.
-    """
-    envs = GymnasiumVectorEnv(Counter(limit=2), num_envs=2, agents_as_envs=True, auto_reset=False)
-    envs.reset()
-    actions = torch.tensor([1, 0, 0, 0, 0, 0])
-    for _ in range(2):
-        _, _, terminated, truncated, _ = envs.step(actions)
-    assert terminated.tolist() == [True] * 3 + [False] * 3
-    assert not truncated.any()
 
 
 # ------------------------------------------------------------------ observations in a Dict

@@ -132,7 +132,10 @@ def test_closed_environment_takes_no_step(kind):
         case.env.reset()
 
 
-@pytest.mark.parametrize("options", ["abc", [1], {"reset_mask": "abc"}, {"reset_mask": [[1], [1, 2]]}])
+MASKS = ["abc", [[1], [1, 2]], np.array([True, False]), np.ones(3)]
+
+
+@pytest.mark.parametrize("options", ["abc", [1], *({"reset_mask": mask} for mask in MASKS)])
 def test_options_of_another_type_are_refused(options):
     """The error names the options of a wrong type."""
     case = Case("tensors", CartPole())
@@ -164,7 +167,9 @@ def test_first_reset_starts_all(kind):
     def reset(mask):
         if kind == "torchrl":
             return case.env.reset(TensorDict({"_reset": mask[:, None]}, [3]))
-        return case.env.reset(options={"reset_mask": mask.numpy()})
+        options = {"reset_mask": mask.numpy()}
+        case.env.reset(options=options)
+        assert "reset_mask" in options
 
     with pytest.raises(ConfigError, match=r"reset: the first reset must start all copies"):
         reset(some)
@@ -360,8 +365,11 @@ def test_debug_finds_nan():
 @pytest.mark.parametrize("backend", ["cpu", "host"])
 def test_seed_for_each_copy(backend):
     """Each copy starts by its seed; None continues its draws."""
-    envs = GymnasiumVectorEnv(CartPole(), num_envs=3, env_backend=backend)
+    envs = GymnasiumVectorEnv(CartPole(), num_envs=3, env_backend=backend, seed=1)
+    unseeded = envs.reset()[0]
     alone = {seed: envs.reset(seed=seed)[0] for seed in (1, 2, 2**63)}
+    assert torch.equal(unseeded, alone[1])
+    assert len(torch.cat([*alone.values()]).unique(dim=0)) == 9
     seeds = [2, 2**63, 2]
     first, second = envs.reset(seed=seeds)[0], envs.reset()[0]
     for row, seed in enumerate(seeds):
