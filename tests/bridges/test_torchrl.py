@@ -78,27 +78,6 @@ def test_specs_say_shapes_and_kinds():
 # ------------------------------------------------------------------ rollouts and restarts
 
 
-@pytest.mark.parametrize("name", environments())
-def test_rollout_goes_over_ends(name):
-    """A rollout over several episodes marks every end."""
-    env = TorchRLEnv(environments()[name], num_envs=4)
-    env.set_seed(1)
-    torch.manual_seed(0)
-    data = env.rollout(25, break_when_any_done=False)
-    done = data["next", "done"][..., 0]
-    assert (done == (data["next", "terminated"] | data["next", "truncated"])[..., 0]).all()
-    assert data["next", "truncated"].any()
-    key = "observation" if name != "tag_continuous" else ("agents", "observation")
-    here, there = data[key][:, 1:].flatten(2), data["next", key][:, :-1].flatten(2)
-    goes_on = ~done[:, :-1]
-    torch.testing.assert_close(here[goes_on], there[goes_on], rtol=0, atol=0)
-    assert (here[~goes_on] != there[~goes_on]).any(-1).all()
-    for row in done:
-        ends = row.nonzero()[:, 0]
-        assert len(ends) >= 2
-        assert ends.diff(prepend=torch.tensor([-1])).max() <= 10
-
-
 @on_every_backend
 @pytest.mark.parametrize("name", environments())
 def test_random_rollout_is_that_of_single_steps(backend, name):
