@@ -7,7 +7,6 @@ import hashlib
 import json
 import platform
 import shutil
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ from tests.training import builders
 from tests.training.builders import ON_GPU, RUNS, make_run, refused
 from tests.training.test_commands import N_ITERATIONS, TINY, train
 from warpdrive_min import backends
-from warpdrive_min.cli import app
 from warpdrive_min.commands import verify as verify_command
 from warpdrive_min.errors import CertificateError
 from warpdrive_min.training.loop.checkpoint import TENSORS
@@ -33,20 +31,24 @@ ROOT = Path(__file__).parents[2]
 WEIGHT = "policy/shared/model/fc.0.0.weight"
 
 
+def certify(basedir: Path, *more: str) -> tuple[Path, str]:
+    """Train a certified run of CartPole on one thread; return its folder and output."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    words = ("--seed", "3", "--results-dir", "whole", "--certify", "--set", "saving.model_params_save_freq=3")
+    result = train(basedir, *words, *more)
+    torch.set_num_threads(threads)
+    return basedir / "single_cartpole" / "experiments" / "whole", result.output
+
+
 @pytest.fixture(scope="module")
 def certified(tmp_path_factory):
     """Certificate and output of a CartPole run.
 
     The run saves and evaluates, which its replay does not.
     """
-    basedir = tmp_path_factory.mktemp("certified")
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    result = train(
-        basedir, "--seed", "3", "--results-dir", "whole", "--certify", "--set", "saving.model_params_save_freq=3"
-    )
-    torch.set_num_threads(threads)
-    return basedir / "single_cartpole" / "experiments" / "whole" / certificates.NAME, result.output
+    folder, output = certify(tmp_path_factory.mktemp("certified"))
+    return folder / certificates.NAME, output
 
 
 @pytest.fixture
@@ -176,22 +178,6 @@ def test_verify_replays_a_run_and_writes_nothing(certified):
     told = json.loads(result.output)
     assert (told["verdict"], told["last"], told["n_points"], told["differs"]) == ("VERIFIED", 4, 4, {})
     assert sorted(path.parent.rglob("*")) == before
-
-
-@pytest.mark.parametrize("more", [[], ["--json"]])
-def test_full_output_of_verify_is_no_verdict(more, certified, monkeypatch, capsys):
-    """A full standard output gives exit code 5, not a verdict.
-
-    It is the code of certificates that cannot be replayed.
-    """
-    if not Path("/dev/full").exists():
-        pytest.skip("needs /dev/full")
-    with Path("/dev/full").open("w") as full:
-        monkeypatch.setattr(sys, "stdout", full)
-        with pytest.raises(SystemExit) as caught:
-            app(["verify", str(certified[0]), "--iterations", "0", *more])
-    assert caught.value.code == 5
-    assert capsys.readouterr().err.startswith("standard output: must be writable")
 
 
 def test_verify_writes_nothing_wherever_a_certificate_saves(forged, tmp_path, monkeypatch):
@@ -361,18 +347,9 @@ def test_verify_takes_another_backend_where_the_recorded_one_cannot_run(forged, 
         (lambda text: "[]", "must be a JSON object with a schema_version"),
         (lambda text: text.replace('"seed": 3', '"seed": 4'), "is truncated or altered: its SHA-256 must be "),
         (lambda text: text.replace('"schema_version": 1', '"schema_version": 2'), "schema_version must be 1 (got 2)"),
-        (lambda text: "[" * 200_000, "is truncated or altered: it must be a whole JSON object"),
-        (
-            lambda text: '{"schema_version": ' + 5_000 * "9" + "}",
-            "is truncated or altered: it must be a whole JSON object",
-        ),
-        (
-            lambda text: text.replace('"seed": 3', '"seed": NaN'),
-            "is truncated or altered: it must be a whole JSON object",
-        ),
         (None, "must be a file that can be read, or a run's folder that has one"),
     ],
-    ids=["truncated", "no object", "altered", "another version", "deep", "long number", "no number", "missing"],
+    ids=["truncated", "no object", "altered", "another version", "missing"],
 )
 def test_damaged_certificates_are_refused(spoil, said, certified, tmp_path):
     """A damaged certificate is refused with its fault.
@@ -434,15 +411,9 @@ def test_certificates_that_cannot_be_replayed_are_refused(change, said, forged):
 
 
 @pytest.fixture(scope="module")
-def stopped_once(tmp_path_factory, certified):
+def stopped_once(tmp_path_factory):
     """Folder of the same run, stopped after six iterations."""
-    basedir = tmp_path_factory.mktemp("stopped")
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    train(basedir, "--seed", "3", "--results-dir", "whole", "--certify", "--iterations", "6",
-                   "--set", "saving.model_params_save_freq=3")  # fmt: skip
-    torch.set_num_threads(threads)
-    return basedir / "single_cartpole" / "experiments" / "whole"
+    return certify(tmp_path_factory.mktemp("stopped"), "--iterations", "6")[0]
 
 
 @pytest.fixture

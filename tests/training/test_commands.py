@@ -61,7 +61,7 @@ def train(
 def trained(tmp_path_factory):
     """Finished run of CartPole, with the command's output."""
     basedir = tmp_path_factory.mktemp("runs")
-    result = train(basedir, "--seed", "3", "--results-dir", "whole")
+    result = train(basedir, "--seed", "3", "--results-dir", "whole", "--certify")
     return basedir / "single_cartpole" / "experiments" / "whole", result.output
 
 
@@ -501,7 +501,8 @@ COMMANDS = {
     "evaluate {run} --backend cpu --episodes 2 --json": 1,
     "train --resume {run} --results-dir {out} --quiet": 1,
     "validate warpdrive_min.envs:CartPole --no-card --backend cpu --check flags": 2,
-    "verify --help": 5,
+    "verify {run} --iterations 0": 5,
+    "verify {run} --iterations 0 --json": 5,
     "new-env ring_walk {out}": 2,
 }
 
