@@ -189,15 +189,6 @@ def test_critic_of_ones_own_joins_by_name(factory, tmp_path):
 # ------------------------------------------------------------------ permission
 
 
-def test_ddpg_and_warpdrives_rule_have_none():
-    """DDPG and WarpDrive's rule refuse a centralised critic, with a remedy."""
-    critic = {"centralised_critic": {}}
-    with refused("policy.p.algorithm", "DDPG"):
-        RunConfig.from_dict({"policy": {"p": {"algorithm": "DDPG", "tau": 0.1, **critic}}})
-    with refused("trainer.compat", "warpdrive"):
-        RunConfig.from_dict({"trainer": {"compat": "warpdrive"}, "policy": {"p": critic}})
-
-
 def test_critic_that_must_be_one_kernel_needs_a_gpu(tmp_path):
     """A fused critic without a GPU raises, naming the critic's key."""
     policy = {**PPO, "centralised_critic": {"fused": True}}

@@ -57,6 +57,13 @@ def run(policy=None, **sections):
 DDPG = {"algorithm": "DDPG", "tau": 0.05}
 MANY_UPDATES = {"algorithm": "PPO", "n_epochs": 1_000, "n_minibatches": 10_000}
 LARGE_BATCH = {"num_envs": 10, "train_batch_size": 10_000}
+WARPDRIVE, EXACT = {"compat": "warpdrive"}, {"exact": True}
+ELU, NORMALISED, CRITIC = {"activation": "elu"}, {"normalize_observations": True}, "policy.p.model.critic"
+
+
+def members(policy=None, trainer=None, **population):
+    """Return a mapping with a population of two."""
+    return run({"to_train": True, **(policy or {})}, trainer=trainer or {}, population={"size": 2, **population})
 
 
 # ------------------------------------------------------------------ read
@@ -275,6 +282,28 @@ REFUSED = {
     "root": (run(saving={"name": "/tmp/x"}), "saving.name", "/tmp/x"),
     "parent": (run(saving={"tag": ".."}), "saving.tag", ".."),
     "outside": (run(saving={"tag": "a/../../b"}), "saving.tag", "a/../../b"),
+    # combinations
+    "critic of DDPG": (run({**DDPG, "centralised_critic": {}}), "policy.p.algorithm", "DDPG"),
+    "critic of WarpDrive": (run({"centralised_critic": {}}, trainer=WARPDRIVE), "trainer.compat", "warpdrive"),
+    "rewards of DDPG": (run({**DDPG, "normalize_rewards": True}), "policy.p.normalize_rewards", True),
+    "rewards of WarpDrive": (run({"normalize_rewards": True}, trainer=WARPDRIVE), "trainer.compat", "warpdrive"),
+    "moments of WarpDrive": (run({"model": NORMALISED}, trainer=WARPDRIVE), "trainer.compat", "warpdrive"),
+    "exact elu of DDPG": (run({**DDPG, "model": {"critic": ELU}}, trainer=EXACT), f"{CRITIC}.activation", "elu"),
+    "exact model": (run({"model": {"type": "mine"}}, trainer=EXACT), "policy.p.model.type", "mine"),
+    "exact elu": (run({"model": ELU}, trainer=EXACT), "policy.p.model.activation", "elu"),
+    "exact tf32": (run(trainer={**EXACT, "precision": "tf32"}), "trainer.precision", "tf32"),
+    "three of two": (members(lr=[0.1, 0.2, 0.3]), "population.size", 2),
+    "short column": (members(lr=[0.1, 0.2], entropy_coeff=[0.1]), "population.entropy_coeff", (0.1,)),
+    "equal seeds": (members(seeds=[1, 1]), "population.seeds", (1, 1)),
+    "no members": (members(size=None, lr=[0.1]), "population.lr", (0.1,)),
+    "members on GPUs": (members(trainer={"num_gpus": 2}), "trainer.num_gpus", 2),
+    "members of WarpDrive": (members(trainer=WARPDRIVE), "trainer.compat", "warpdrive"),
+    "members' ratio": (members(trainer={"neg_pos_env_ratio": 2}), "trainer.neg_pos_env_ratio", 2),
+    "members of DDPG": (members(DDPG), "policy.p.algorithm", "DDPG"),
+    "members' clip": (members(clip_param=[0.1, 0.2]), "policy.p.algorithm", "A2C"),
+    "members' critic": (members({"centralised_critic": {}}), "policy.p.centralised_critic", "a critic"),
+    "fused members": (members({"model": {"fused": True}}), "policy.p.model.fused", True),
+    "members' norm": (members({"clip_grad_norm": False}, max_grad_norm=[1, 2]), "policy.p.clip_grad_norm", False),
 }
 """Refused mappings, with key and value in the error.
 
@@ -300,7 +329,7 @@ def test_broken_rule_is_an_error_that_names_the_key(name):
     Some suggest the nearest key or numbers, or another place.
     """
     mapping, key, got = REFUSED[name]
-    with pytest.raises(ConfigError, match=f"^run config {re.escape(key)}: (must|is) ") as caught:
+    with pytest.raises(ConfigError, match=f"^run config {re.escape(key)}: (must|is|needs) ") as caught:
         RunConfig.from_dict(mapping)
     assert (caught.value.what, str(caught.value.got)) == (key, str(got))
     assert (caught.value.do or "").startswith(REMEDIES.get(name, ""))

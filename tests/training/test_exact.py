@@ -25,7 +25,6 @@ from warpdrive_min.kernels import maths_numpy
 from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.algorithms import losses
 from warpdrive_min.training.algorithms.optimiser import ExactAdam, FlatAdam
-from warpdrive_min.training.config import RunConfig
 from warpdrive_min.training.models.exact_weights import initialise
 from warpdrive_min.training.models.gru import Gates
 from warpdrive_min.training.paths.exact import exact as exactly
@@ -599,28 +598,6 @@ def test_kernels_compile_for_the_gpu(name):
 
 
 # ------------------------------------------------------------------ errors
-
-
-REFUSED = {
-    "elu of DDPG": (
-        {"policy": {"shared": {**builders.DDPG, "model": {"critic": {"activation": "elu"}}}}},
-        "policy.shared.model.critic.activation",
-        "elu",
-    ),
-    "own model": ({"policy": {"shared": {**A2C, "model": {"type": "mine"}}}}, "policy.shared.model.type", "mine"),
-    "elu": ({"policy": {"shared": {**A2C, "model": {"activation": "elu"}}}}, "policy.shared.model.activation", "elu"),
-    "tf32": ({"trainer": {"precision": "tf32"}}, "trainer.precision", "tf32"),
-}
-
-
-@pytest.mark.parametrize("what", REFUSED)
-def test_what_has_no_exact_kernels_is_refused(what):
-    """Settings without exact kernels raise, naming the key."""
-    change, key, got = REFUSED[what]
-    config = builders.run_config({"shared": A2C}, trainer={"exact": True, **change.get("trainer", {})})
-    config["policy"] = change.get("policy", config["policy"])
-    with refused(key, got):
-        RunConfig.from_dict(config)
 
 
 def test_backends_and_environments_must_be_exact_too(tmp_path):

@@ -23,7 +23,6 @@ from tests.training.builders import (
 from tests.training.models_support import Bare
 from warpdrive_min import backends
 from warpdrive_min.training.algorithms.returns import RewardScale
-from warpdrive_min.training.config import PolicyConfig
 from warpdrive_min.training.models.normalisation import Moments, Normaliser
 from warpdrive_min.training.record.trained import load_policies
 
@@ -140,17 +139,8 @@ def test_metrics_stay_in_rewards_as_they_are(tmp_path):
     assert told[0]["shared/mean_discounted_return"] > told[1]["shared/mean_discounted_return"]
 
 
-def test_what_cannot_be_normalised_is_refused(factory):
-    """Unsupported normalisation is refused.
-
-    DDPG's rewards, WarpDrive's rule, and a model without the layer.
-    """
-    with refused("policy.normalize_rewards", True):
-        PolicyConfig(**{**DDPG, "normalize_rewards": True})
-    for key in ("normalize_rewards", "normalize_observations"):
-        policy = {**PPO, key: True} if key == "normalize_rewards" else {**PPO, "model": NORMALISED}
-        with refused("trainer.compat", "warpdrive"):
-            make_run(("cartpole", CLASSIC, {"shared": policy}), trainer={"compat": "warpdrive"})
+def test_model_without_the_layer_is_refused(factory):
+    """Normalised observations need a model with the layer."""
     factory.add("plain", Bare)
     with refused("run config policy.shared.model.normalize_observations", True):
         make_run(("cartpole", CLASSIC, {"shared": {**PPO, "model": {**NORMALISED, "type": "plain"}}}))

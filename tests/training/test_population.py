@@ -15,9 +15,7 @@ from envs import ENVS
 from tests.support import run
 from tests.training.builders import (
     A2C,
-    CENTRAL,
     CLASSIC,
-    DDPG,
     MADE,
     NORMALISED,
     ON_GPU,
@@ -33,7 +31,7 @@ from tests.training.builders import (
     weights,
 )
 from warpdrive_min import EnvWrapper
-from warpdrive_min.errors import ConfigError, TrainingError
+from warpdrive_min.errors import TrainingError
 from warpdrive_min.training.config import PopulationConfig, RunConfig
 from warpdrive_min.training.models.members import weights_of
 from warpdrive_min.training.models.parts import by_member
@@ -236,39 +234,6 @@ def test_rates_follow_their_schedules(tmp_path):
         for row in rows_of_members(population.folder)
     ]
     assert rates == [("24", "0", "0", 0.5), ("24", "1", "1", 0.5), ("48", "0", "0", 0.5), ("48", "1", "1", 0.0)]
-
-
-NORMS = {"population": {"max_grad_norm": [1, 2]}}
-
-
-def refused_config(policy=None, trainer=None, population=None):
-    mapping = run_config({"shared": {**PPO, **(policy or {})}}, trainer=trainer)
-    return RunConfig.from_dict(mapping | {"population": {"size": 2, **(population or {})}})
-
-
-@pytest.mark.parametrize(
-    ("key", "got", "given"),
-    [
-        ("population.size", 2, {"population": {"lr": [0.1, 0.2, 0.3]}}),
-        ("population.entropy_coeff", (0.1,), {"population": {"lr": [0.1, 0.2], "entropy_coeff": [0.1]}}),
-        ("population.seeds", (1, 1), {"population": {"seeds": [1, 1]}}),
-        ("population.lr", (0.1,), {"population": {"size": None, "lr": [0.1]}}),
-        ("trainer.num_gpus", 2, {"trainer": {"num_gpus": 2}}),
-        ("trainer.compat", "warpdrive", {"trainer": {"compat": "warpdrive"}}),
-        ("trainer.neg_pos_env_ratio", 2, {"trainer": {"neg_pos_env_ratio": 2}}),
-        ("policy.shared.algorithm", "DDPG", {"policy": DDPG}),
-        ("policy.shared.algorithm", "A2C", {"policy": A2C, "population": {"clip_param": [0.1, 0.2]}}),
-        ("policy.shared.centralised_critic", "a critic", {"policy": CENTRAL}),
-        ("policy.shared.model.fused", True, {"policy": {"model": {**SMALL, "fused": True}}}),
-        ("policy.shared.clip_grad_norm", False, {**NORMS, "policy": {"clip_grad_norm": False}}),
-    ],
-    ids=lambda each: each if isinstance(each, str) else "",
-)  # fmt: skip
-def test_what_a_population_is_not_is_refused(key, got, given):
-    """Unsupported settings of a population raise with their key."""
-    with pytest.raises(ConfigError) as caught:
-        refused_config(**given)
-    assert (caught.value.what, caught.value.got) == (key, got)
 
 
 @pytest.mark.parametrize("size", [None, 2])
