@@ -131,16 +131,27 @@ def test_source_may_bring_words_of_warp_drives_itself(tmp_path, blocks):
     assert compiled(source, blocks)[:4] == b"\x7fELF"
 
 
+HEADERS = ("math.h", "cstdio", "cfloat", "stdint.h", "cuda_runtime.h")
+BODY = (
+    "int shape[] = {gridDim.x, wkNumberAgents}; uint8_t small = 3; int64_t n = INT_MAX; int32_t m = shape[0];"
+    "x[0] = pow(2, x[1]) + pow(small, 2) + pow(x[1], 2.0) + pow(x[1], 2) + pow(m, 0.5) + M_PI_2 + M_PI + INFINITY;"
+    'assert(n > 0); if (n < 0) printf("%f", x[0]);'
+)
+
+
 @needs_cuda_compiler
-def test_what_nvcc_accepts_compiles(tmp_path):
-    """Host headers, their constants and mixed-type functions compile.
+@pytest.mark.parametrize(
+    ("headers", "more"),
+    [((), ""), (HEADERS, "x[1] = std::sqrt(x[0]) + std::pow(x[0], 2) + FLT_MAX + NAN;")],
+    ids=["without headers", "with headers"],
+)
+def test_what_nvcc_accepts_compiles(tmp_path, headers, more):
+    """Names of nvcc's headers, their constants and mixed-type functions compile.
 
     NVRTC lacks them all.
     """
-    text = "#include <math.h>\n#include <cstdio>\n#include <cfloat>\n#include <stdint.h>\n#include <cuda_runtime.h>\n"
-    body = "uint8_t small = 3; int64_t n = INT_MAX; x[0] = pow(2, x[1]) + pow(small, 2) + pow(x[1], 2.0) + M_PI_2;"
-    body += 'x[1] = std::sqrt(x[0]) + std::pow(x[0], 2) + FLT_MAX + NAN; assert(n > 0); if (n < 0) printf("%f", x[0]);'
-    assert compiled(write(tmp_path, step=text + kernel(body)))[:4] == b"\x7fELF"
+    text = "".join(f"#include <{name}>\n" for name in headers) + kernel(BODY + more)
+    assert compiled(write(tmp_path, step=text))[:4] == b"\x7fELF"
 
 
 @pytest.mark.parametrize(

@@ -45,22 +45,6 @@ def test_walkers_step_as_worked_by_hand(backend, blocks):
 
 
 @pytest.mark.parametrize(("backend", "blocks"), BLOCKS)
-def test_walkers_restart_where_they_started(backend, blocks):
-    """Walkers restart with their first cells, counter and observations."""
-    wrapper = start(CUDAWalkers(episode_length=2), backend, blocks=blocks)
-    data = wrapper.cuda_data_manager
-    data.data_on_device_via_torch("sampled_actions").fill_(1)
-    for _ in range(2):
-        wrapper.step()
-    np.testing.assert_array_equal(data.pull_data_from_device("_done_"), [1, 1])
-    np.testing.assert_array_equal(data.pull_data_from_device("cell"), [[2, 4, 0]] * 2)
-    wrapper.reset_only_done_envs()
-    np.testing.assert_array_equal(data.pull_data_from_device("cell"), [[0, 2, 4]] * 2)
-    np.testing.assert_array_equal(data.pull_data_from_device("_done_"), [0, 0])
-    np.testing.assert_allclose(data.pull_data_from_device("observations")[1], list(Walkers().reset().values()))
-
-
-@pytest.mark.parametrize(("backend", "blocks"), BLOCKS)
 def test_consistency_checker_runs_the_users_classes(backend, blocks, registrar):
     """The checker runs a user's two classes, which agree."""
     checker = EnvironmentCPUvsGPU(
@@ -184,26 +168,6 @@ def test_cuda_source_compiles_for_the_gpu(blocks):
         "float32",
         "int32",
     ]
-
-
-@needs_cuda_compiler
-def test_source_may_use_what_nvcc_includes(tmp_path):
-    """A source may use host headers, as WarpDrive's nvcc does.
-
-    NVRTC lacks them.
-    """
-    source = tmp_path / "user.cu"
-    source.write_text(
-        'extern "C" __global__ void f(float* x, int* n) {\n'
-        "  const int32_t agent = getAgentID(threadIdx.x, blockIdx.x, blockDim.x);\n"
-        "  int shape[] = {gridDim.x, wkNumberAgents};\n"
-        "  assert(agent < INT_MAX);\n"
-        "  x[agent] = pow(n[0] - n[1], 2) + pow(x[0], 2.0) + pow(x[0], 2) + pow(n[0], 0.5);\n"
-        "  x[0] = M_PI * shape[0] + INFINITY;\n"
-        "}\n"
-    )
-    constants = {**_constants(1), **cuda_source.warp_drive_sizes(source.read_text(), 2, 5, 1)}
-    assert cuda_c.compile_cubin(source, constants, "sm_90").read_bytes()[:4] == b"\x7fELF"
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="found no nvcc")
