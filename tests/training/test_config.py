@@ -22,7 +22,6 @@ from warpdrive_min.sampler import Noise
 from warpdrive_min.training.config import (
     ActorCriticConfig,
     ActorCriticFiles,
-    ActorModelConfig,
     LearningRates,
     ModelConfig,
     PolicyConfig,
@@ -102,22 +101,6 @@ def test_config_of_a_new_environment_is_one(tmp_path):
     """The starter's run config of a new environment loads."""
     package = write_starter("ring_walk_starter", tmp_path)
     assert RunConfig.load(package / "run_config.yaml").policy["shared"].to_train
-
-
-def test_pendulum_has_two_networks_and_two_rates():
-    """Pendulum's config has separate models and rates, and no weight files."""
-    policy = RunConfig.load(ROOT / "envs/classic_control/pendulum/run_config.yaml").policy["shared"]
-    assert policy.lr == LearningRates(
-        actor=[[2500000000, 0.001], [3750000000, 0.0005]], critic=[[2500000000, 0.0001], [3750000000, 0.00005]]
-    )
-    assert policy.schedule("lr/critic") == [[2500000000, 0.0001], [3750000000, 0.00005]]
-    assert policy.model == ActorCriticConfig(actor=ActorModelConfig(output_w=2.0))
-    assert policy.models == {"actor": policy.model.actor, "critic": policy.model.critic}
-    assert (policy.model.actor.type, policy.model.critic.type) == (
-        "fully_connected_actor",
-        "fully_connected_action_value_critic",
-    )
-    assert policy.weight_files == {}
 
 
 def test_sections_left_out_have_their_defaults():
