@@ -41,31 +41,6 @@ def act(wrapper: EnvWrapper, actions: Any, name: str = "sampled_actions") -> Non
     target.copy_(torch.as_tensor(np.asarray(actions, np.int32)))
 
 
-# ------------------------------------------------------------------ worked by hand
-
-
-@pytest.mark.parametrize("backend", THREADED)
-def test_treaties_as_worked_by_hand(backend):
-    """Treaties and masks equal those computed by hand.
-
-    Offers 5, 6, 9 lie within 2 for two regions; the fourth does not join.
-    """
-    wrapper = start(CUDATreaties(**FOUR), backend)
-    actions = np.zeros((4, 4), int)
-    actions[:, PROPOSAL], actions[:, ACCEPTANCE] = [5, 6, 9, 6], [1, 1, 1, 0]
-    act(wrapper, actions)
-    wrapper.step()
-    pairs = np.zeros((4, 4), int)
-    pairs[0, 1] = pairs[1, 0] = 1
-    for env in range(2):
-        np.testing.assert_array_equal(pull(wrapper, "treaties")[env], pairs)
-        np.testing.assert_array_equal(pull(wrapper, "mitigation_floor")[env], [5, 5, 0, 0])
-    mask = pull(wrapper, "observations_action_mask")[1, :, 10:20]
-    np.testing.assert_array_equal(mask[:2], [[0] * 5 + [1] * 5] * 2)
-    assert mask[2:].all()
-    np.testing.assert_array_equal(pull(wrapper, "observations_features")[0, :, 4], [0.25, 0.25, 0, 0])
-
-
 # ------------------------------------------------------------------ Python and kernels, step by step
 
 
