@@ -212,7 +212,7 @@ def test_train_takes_a_file_and_finds_its_environment(tmp_path):
 
 @pytest.fixture
 def outside(tmp_path, monkeypatch):
-    """Enter a folder with an environment outside `envs/`: a module, and its run config."""
+    """Enter a folder with an environment's module, and its run config."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "dim_pole", raising=False)
