@@ -58,14 +58,15 @@ ALL = {
 
 
 def make_population(size, run="PPO", backend="host", *, n_envs=4, seed=7, folder="run", population=None, **given):
-    """Return a population's trainer for a run in `RUNS`."""
+    """Return a population's trainer for a run in `RUNS`, or a similar one."""
     env, env_config, policies = RUNS[run] if isinstance(run, str) else run
     given["trainer"] = {"seed": seed} | (given.get("trainer") or {})
     config = run_config(policies, n_envs, backend=backend, **given) | {
         "population": {"size": size, **(population or {})}
     }
     flags = {"auto_reset": True, "exact": given["trainer"].get("exact", False)}
-    wrapper = EnvWrapper(ENVS[env](**env_config), num_envs=n_envs * size, env_backend=backend, **flags)
+    env = ENVS[env](**env_config) if isinstance(env, str) else env
+    wrapper = EnvWrapper(env, num_envs=n_envs * size, env_backend=backend, **flags)
     MADE.append(PopulationTrainer(wrapper, config, folder=folder, verbose=False))
     return MADE[-1]
 

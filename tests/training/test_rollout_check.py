@@ -7,10 +7,8 @@ import torch
 
 from tests.environments.faulty import AGENT, ENV, Faulty
 from tests.training.builders import A2C, CENTRAL, DDPG, NORMALISED, PPO, SMALL, make_trainer, rows_of, weights
-from warpdrive_min import EnvWrapper
+from tests.training.test_population import make_population
 from warpdrive_min.errors import ActionError, TrainingError
-from warpdrive_min.training.config import RunConfig
-from warpdrive_min.training.scale.population import PopulationTrainer
 
 GRU = {**PPO, "n_minibatches": 1, "model": {"type": "gru", "fc_dims": [8], "hidden_size": 4}}
 REPLAY = {**DDPG, "buffer_size": 2000, "learning_starts": 2000}
@@ -200,15 +198,8 @@ def test_member_of_a_population_that_is_broken_is_named(tmp_path, caplog):
 
     The error has its environment's overall number.
     """
-    config = {
-        "trainer": {"num_envs": 4, "num_episodes": 1000, "train_batch_size": 24, "env_backend": "cpu", "seed": 1},
-        "population": {"size": 2},
-        "policy": {"shared": {**PPO, "model": SMALL}},
-        "saving": {"basedir": str(tmp_path), "metrics_log_freq": 1},
-    }
-    wrapper = EnvWrapper(Faulty("observations", 3), num_envs=8, auto_reset=True)
-    trainer = PopulationTrainer(wrapper, RunConfig.of(config), folder="run", verbose=False)
+    run = (Faulty("observations", 3), {}, {"shared": {**PPO, "model": SMALL}})
+    trainer = make_population(2, run, "cpu", basedir=tmp_path)
     trainer.train(2)
-    trainer.graceful_close()
     assert trainer.failed == [0]
     assert f"array 'observations' of environment 'Faulty' must be finite (got nan in environment {ENV}" in caplog.text
