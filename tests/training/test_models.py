@@ -24,36 +24,6 @@ from warpdrive_min.training.models.fully_connected import (
 # ------------------------------------------------------------------ outputs
 
 
-@pytest.mark.parametrize("shared", [True, False])
-@pytest.mark.parametrize("space", [DISCRETE, BOX], ids=["discrete", "box"])
-@pytest.mark.parametrize("leading", [(7,), LEADING])
-def test_act_and_value_are_the_parts_of_forward(space, shared, leading):
-    """`act` and `value` equal the two outputs of `forward`.
-
-    Observations may have any leading shape.
-    """
-    model, seen = FullyConnected(N_FEATURES, space, config(shared=shared)), observations(*leading)
-    head, value = model(seen)
-    assert head.shape == (*leading, space.n_outputs)
-    assert value.shape == leading
-    assert_close(model.act(seen), head)
-    assert_close(model.value(seen), value)
-
-
-def test_two_trunks_share_no_weight():
-    """Separate trunks share no weights, and no gradients."""
-    model = FullyConnected(N_FEATURES, DISCRETE, config(shared=False))
-    head, value = model(observations())
-    touched = {}
-    for name, output in (("value", value), ("head", head)):
-        gradients = torch.autograd.grad(output.sum(), list(model.parameters()), allow_unused=True)
-        names = (name for name, _ in model.named_parameters())
-        touched[name] = {
-            key.split(".")[0] for key, gradient in zip(names, gradients, strict=True) if gradient is not None
-        }
-    assert touched == {"value": {"value_fc", "vf_head"}, "head": {"fc", "policy_head"}}
-
-
 @pytest.mark.parametrize("name", get_args(Activation))
 def test_activation_is_torchs(name):
     """Each named activation is torch's, after every layer of the trunk."""
