@@ -31,7 +31,7 @@ ON_DEVICE = DEVICE.type == "cuda"
 HERE = "pycuda" if ON_DEVICE else "host"
 BACKENDS = ON_GPU if ON_DEVICE else [pytest.param("host"), *ON_GPU]
 MORE_THAN_ONCE = "a rollout has several updates"
-WIDE = {"fc_dims": [8, 65]}
+WIDE, TOO_WIDE = {"fc_dims": [8, 65]}, {"fc_dims": [8, 513]}
 LEARNS = {**A2C, "model": WIDE}
 RULES = {
     "A2C": ("cartpole", CLASSIC, {"shared": LEARNS}),
@@ -112,35 +112,30 @@ def test_a_run_that_goes_on_has_the_same_bits(backend, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("policies", "trainer", "why"),
+    ("policy", "why"),
     [
-        ({"shared": {**PPO, "model": WIDE}}, {}, MORE_THAN_ONCE),
-        ({"shared": {**LEARNS, **CENTRAL}}, {}, "the policy has a centralised critic"),
+        ({**PPO, "model": WIDE}, MORE_THAN_ONCE),
+        ({**LEARNS, **CENTRAL}, "the policy has a centralised critic"),
+        ({**LEARNS, "model": {**WIDE, "shared": False}}, "policy and value have separate hidden layers"),
+        ({**LEARNS, "model": {"fc_dims": [65]}}, "needs two hidden layers"),
+        ({**LEARNS, "model": {**WIDE, "fused": False}}, "model.fused is false"),
+        ({**LEARNS, "model": {"fc_dims": [8, 8]}}, "the network is narrow"),
         (
-            {"shared": {**LEARNS, "model": {**WIDE, "shared": False}}},
-            {},
-            "policy and value have separate hidden layers",
-        ),
-        ({"shared": {**LEARNS, "model": {"fc_dims": [65]}}}, {}, "needs two hidden layers"),
-        ({"shared": {**LEARNS, "model": {**WIDE, "fused": False}}}, {}, "model.fused is false"),
-        ({"shared": {**LEARNS, "model": {"fc_dims": [8, 8]}}}, {}, "the network is narrow"),
-        (
-            {"shared": {**LEARNS, "model": {"fc_dims": [8, 513]}}},
-            {},
+            {**LEARNS, "model": {"fc_dims": [8, 513]}},
             "128 features, 512 units per layer and 128 outputs, in tf32 or bf16",
         ),
-        ({"shared": {**LEARNS, "to_train": False}}, {}, "does not learn"),
+        ({**LEARNS, "to_train": False}, "does not learn"),
     ],
 )
-def test_passes_that_cannot_be_kept_say_why(policies, trainer, why):
+def test_passes_that_cannot_be_kept_say_why(policy, why):
     """Passes that cannot be kept have a reason.
 
     A run that requires them is refused; others recompute.
     """
-    run = ("tag_continuous", TAG, policies)
-    assert why in trainer_of(run, HERE, trainer=trainer).why_no_saved_passes["shared"]
+    run = ("tag_continuous", TAG, {"shared": policy})
+    assert why in trainer_of(run, HERE).why_no_saved_passes["shared"]
     with pytest.raises(ConfigError, match=f"trainer.kept_passes: .*'shared' cannot be kept: .*{why}"):
-        trainer_of(run, HERE, keeps=True, trainer=trainer)
+        trainer_of(run, HERE, keeps=True)
 
 
 @pytest.mark.gpu

@@ -140,24 +140,20 @@ def test_a_run_that_goes_on_has_the_same_bits(backend, tmp_path):
     require_that_it_goes_on(partial(trainer_of, "A2C", backend), tmp_path)
 
 
+ONE_LAYER = ("tag_gridworld", TAG, {"shared": {**PPO, "model": {"fc_dims": [32]}}})
+PARTIAL = ("tag_gridworld", {**TAG, "use_full_observation": False}, RUNS["shared, grid"][2])
+
+
 @pytest.mark.parametrize(
-    ("run", "backend", "why"),
+    ("run", "why"),
     [
-        ("shared", "host", "has no own_columns"),
-        ("two policies", "host", "several policies"),
-        (
-            ("tag_gridworld", TAG, {"shared": {**PPO, "model": {"fc_dims": [32]}}}),
-            "host",
-            "no kernel learns with this network",
-        ),
-        (
-            ("tag_gridworld", {**TAG, "use_full_observation": False}, RUNS["shared, grid"][2]),
-            "host",
-            "has no own_columns",
-        ),
+        ("shared", "has no own_columns"),
+        ("two policies", "several policies"),
+        (ONE_LAYER, "no kernel learns with this network"),
+        (PARTIAL, "has no own_columns"),
     ],
 )
-def test_what_cannot_be_shared_says_why(run, backend, why):
+def test_what_cannot_be_shared_says_why(run, why):
     """A run that cannot share rows is refused with the reason."""
     with pytest.raises(ConfigError, match=f"shared_observations.*{why}"):
-        make_run(run, backend, trainer={"shared_observations": True})
+        make_run(run, "host", trainer={"shared_observations": True})
