@@ -22,18 +22,11 @@ from warpdrive_min.errors import ConfigError
 
 DEEP = {"fc_dims": [20, 12], "activation": "tanh", "shared": False, "init_method": "xavier"}
 BACKENDS = ["host", *(each for each in ON_GPU if each.values == ("pycuda",))]
+TWO_LAYERS = {"shared": {**A2C, "model": {"fc_dims": [20, 12]}}}
 ROLLOUTS = {
     "PPO": ("cartpole", {"episode_length": 15}, {"shared": PPO}),
-    "A2C, two layers": (
-        "mountain_car",
-        {"episode_length": 5, "reset_pool_size": 3},
-        {"shared": {**A2C, "model": DEEP}},
-    ),
-    "A2C, five agents": (
-        "tag_gridworld",
-        {"num_taggers": 4, "grid_length": 4, "episode_length": 6},
-        {"shared": {**A2C, "model": {"fc_dims": [20, 12]}}},
-    ),
+    "A2C, deep": ("mountain_car", {"episode_length": 5, "reset_pool_size": 3}, {"shared": {**A2C, "model": DEEP}}),
+    "A2C, five agents": ("tag_gridworld", {"num_taggers": 4, "grid_length": 4, "episode_length": 6}, TWO_LAYERS),
 }
 
 

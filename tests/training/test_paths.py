@@ -47,10 +47,7 @@ NEEDS = {
         f"-fused {TRITON} is_population network=unknown precision=fp32",
     ),
     ("network", 2): (Facts(is_exact=True), "-is_exact"),
-    ("acting", 0): (
-        ON_GPU,
-        f"is_population {TRITON} precision=bf16 own_columns=3 is_box network=unknown network=wide",
-    ),
+    ("acting", 0): (ON_GPU, f"is_population {TRITON} precision=bf16 own_columns=3 is_box network=unknown network=wide"),
     ("acting", 1): (Facts(network=WIDE), "device=cuda precision=bf16 is_exact is_population network=unknown"),
     ("acting", 2): (GRU, GATED),
     ("evaluation", 0): (
@@ -58,10 +55,7 @@ NEEDS = {
         f"is_eager n_policies=2 is_population {TRITON} precision=bf16 own_columns=3 is_box network=unknown "
         "network=wide n_types=2 why_not_whole_array=unseen is_masked rollout_kernel=numba",
     ),
-    ("learning", 0): (
-        ON_GPU,
-        f"has_critic {TRITON} precision=bf16 own_columns=3 is_box network=unknown network=wide",
-    ),
+    ("learning", 0): (ON_GPU, f"has_critic {TRITON} precision=bf16 own_columns=3 is_box network=unknown network=wide"),
     ("learning", 1): (ON_GPU, f"has_critic {TRITON} network=unknown is_box network=large"),
     ("learning", 2): (
         Facts(network=WIDE),

@@ -19,21 +19,13 @@ from warpdrive_min.policies import random_policy
 from warpdrive_min.training.loop.arrays import SharedLayout
 from warpdrive_min.training.loop.rollout import RolloutRecorder
 
+SMALL = {"num_taggers": 3, "grid_length": 3, "episode_length": 7}
+LARGE = {"num_taggers": 70, "grid_length": 8, "episode_length": 7}
 CASES: dict[str, tuple[str, dict[str, Any], tuple[int, int], set[str]]] = {
     "cartpole": ("cartpole", {"episode_length": 7}, (40, 3), {"truncated"}),
     "pendulum": ("pendulum", {"episode_length": 4}, (20, 3), {"truncated"}),
-    "tag_gridworld": (
-        "tag_gridworld",
-        {"num_taggers": 3, "grid_length": 3, "episode_length": 7},
-        (60, 3),
-        {"terminated", "truncated"},
-    ),
-    "tag_gridworld, a block each": (
-        "tag_gridworld",
-        {"num_taggers": 70, "grid_length": 8, "episode_length": 7},
-        (5, 2),
-        {"terminated", "truncated"},
-    ),
+    "tag_gridworld": ("tag_gridworld", SMALL, (60, 3), {"terminated", "truncated"}),
+    "tag_gridworld, a block each": ("tag_gridworld", LARGE, (5, 2), {"terminated", "truncated"}),
 }
 """Environment, config, number of copies (in the simulator), kind of ends."""
 

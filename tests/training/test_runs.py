@@ -17,7 +17,6 @@ from tests.training.builders import (
     ON_GPU,
     PPO,
     RUNS,
-    SMALL,
     TAG,
     differences,
     everything,
@@ -32,28 +31,21 @@ from warpdrive_min.training.loop import checkpoint
 
 N_ITERATIONS = 5
 GRU = {"type": "gru", "fc_dims": [8], "hidden_size": 6, "sequence_length": 3, "shared": False}
+ALL_NORMALISED = {**PPO, "normalize_rewards": True, "model": {**GRU, **NORMALISED}}
+BOTH_NORMALISED = dict.fromkeys(DDPG["model"], NORMALISED)
 WARPDRIVE = {"trainer": {"compat": "warpdrive"}}
 ALL_RUNS = {name: (name, {}) for name in RUNS} | {
     "PPO, WarpDrive": (("cartpole", {"episode_length": 9}, {"shared": PPO}), WARPDRIVE),
     "DDPG, WarpDrive": (("pendulum", {"episode_length": 9}, {"shared": DDPG}), WARPDRIVE),
     "PPO, bfloat16": ("PPO", {"trainer": {"precision": "bf16"}}),
     "PPO, GRU": (("tag_continuous", TAG, {"runner": {**PPO, "model": GRU}, "tagger": A2C}), {}),
-    "PPO, centralised critic": (
-        ("tag_continuous", TAG, {"shared": {**PPO, "centralised_critic": {**SMALL, "normalize_observations": True}}}),
-        {},
-    ),
+    "PPO, centralised critic": (("tag_continuous", TAG, {"shared": {**PPO, "centralised_critic": NORMALISED}}), {}),
     "two policies, centralised critics": (
         ("tag_continuous", TAG, {"runner": {**A2C, **CENTRAL}, "tagger": {**PPO, "model": GRU, **CENTRAL}}),
         {"trainer": {"max_rows": 10}},
     ),
-    "PPO, normalised": (
-        ("tag_continuous", TAG, {"shared": {**PPO, "normalize_rewards": True, "model": {**GRU, **NORMALISED}}}),
-        {},
-    ),
-    "DDPG, normalised": (
-        ("pendulum", CLASSIC, {"shared": {**DDPG, "model": dict.fromkeys(DDPG["model"], NORMALISED)}}),
-        {},
-    ),
+    "PPO, normalised": (("tag_continuous", TAG, {"shared": ALL_NORMALISED}), {}),
+    "DDPG, normalised": (("pendulum", CLASSIC, {"shared": {**DDPG, "model": BOTH_NORMALISED}}), {}),
     "PPO, some environments": ("PPO", {"trainer": {"neg_pos_env_ratio": 1.0, "max_rows": 5}}),
 }
 """Small runs, and the settings that make them."""

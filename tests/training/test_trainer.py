@@ -328,29 +328,17 @@ def test_broken_rewards_stop_training(kind, every, tmp_path):
 
 POLICIES = {"even": A2C, "odd": A2C}
 ONE = {"shared": A2C}
+TWO_ENVS = {"num_envs": 2, "train_batch_size": 24}
 WRONG = {
-    "batch": (Clock(), ONE, {"trainer": {"train_batch_size": 25}}, "trainer.train_batch_size", 25),
     "agent missing": (Clock(num_agents=3), POLICIES, {"agents": {"even": [0], "odd": [1]}}, "policies", [0, 1]),
     "agent twice": (Clock(), POLICIES, {"agents": {"even": [0, 1], "odd": [1]}}, "policies", [0, 1, 1]),
     "unknown policy": (Clock(), POLICIES, {"agents": {"even": [0], "third": [1]}}, "policies", ["even", "third"]),
     "no map": (Clock(), POLICIES, {}, "policies", None),
-    "number of environments": (
-        Clock(),
-        ONE,
-        {"trainer": {"num_envs": 2, "train_batch_size": 24}},
-        "run config trainer.num_envs",
-        2,
-    ),
+    "number of environments": (Clock(), ONE, {"trainer": TWO_ENVS}, "run config trainer.num_envs", 2),
     "DDPG on choices": (Clock(), {"shared": DDPG}, {}, "run config policy.shared.algorithm", (3,)),
     "graph without a GPU": (Clock(), ONE, {"trainer": {"mode": "graph"}}, "run config trainer.mode", "graph"),
     "too few episodes": (Clock(), ONE, {"trainer": {"num_episodes": 7}}, "trainer.num_episodes", 21),
-    "separate arrays of one policy": (
-        Clock(),
-        ONE,
-        {"layout": WarpDriveLayout(separate=True)},
-        "placeholders",
-        ["shared"],
-    ),
+    "separate arrays": (Clock(), ONE, {"layout": WarpDriveLayout(separate=True)}, "placeholders", ["shared"]),
 }
 """Environment, policies, arguments; the subject and value in the error."""
 
@@ -463,12 +451,7 @@ def test_runs_without_a_name_get_a_folder_each(tmp_path, monkeypatch):
         (Clock(), {"shared": A2C}, {"n_envs": 2}, r"n_envs.: .4, 2."),
         (Clock(), {"other": A2C}, {}, r"policies.*shared.*other"),
         (Clock(), {"shared": PPO}, {}, r"only in the run: policy/shared/own/shuffle"),
-        (
-            Clock(),
-            {"shared": {**A2C, "model": {"fc_dims": [9]}}},
-            {},
-            r"of another shape or dtype: policy/shared/algorithm/optimiser",
-        ),
+        (Clock(), {"shared": {**A2C, "model": {"fc_dims": [9]}}}, {}, r"of another shape or dtype: policy/shared/algo"),
     ],
     ids=["agents", "environment", "environments", "policies", "algorithm", "model"],
 )
