@@ -218,21 +218,24 @@ def slow_writes(monkeypatch):
     monkeypatch.setattr(checkpoint, "_rename_into_place", lambda *paths: (time.sleep(0.2), put(*paths)))
 
 
-@pytest.mark.parametrize("ends", ["train", "save", "load", "close", "error"])
+CALLS = {
+    "train": lambda trainer: trainer.train(1),
+    "save": Trainer.save_checkpoint,
+    "load": Trainer.load_checkpoint,
+    "wait": Trainer.wait_for_checkpoints,
+    "close": Trainer.graceful_close,
+}
+
+
+@pytest.mark.parametrize("ends", [*CALLS, "error"])
 def test_last_checkpoint_is_awaited(ends, tmp_path, monkeypatch, slow_writes):
     """Training, saving, loading, closing and errors wait; single iterations need not."""
     trainer = make_run("A2C", basedir=tmp_path, model_params_save_freq=1)
     folder = trainer.folder / "checkpoints"
     trainer.train(1, wait=False)
     assert not (folder / "checkpoint_000000001").exists()
-    if ends == "train":
-        trainer.train(1)
-    elif ends == "save":
-        trainer.save_checkpoint()
-    elif ends == "load":
-        trainer.load_checkpoint()
-    elif ends == "close":
-        trainer.graceful_close()
+    if ends != "error":
+        CALLS[ends](trainer)
     else:
         monkeypatch.setattr(trainer, "iterate", lambda: 1 / 0)
         with pytest.raises(ZeroDivisionError):
@@ -249,14 +252,8 @@ def test_full_disk_in_the_thread_reaches_the_caller(ends, tmp_path, monkeypatch)
         patch.setattr(shutil, "copymode", Mock(side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))))
         if ends != "train":
             trainer.train(1, wait=False)
-        calls = {
-            "train": lambda: trainer.train(2),
-            "save": trainer.save_checkpoint,
-            "wait": trainer.wait_for_checkpoints,
-            "close": trainer.graceful_close,
-        }
         with pytest.raises(DiskFullError, match="checkpoint_000000002: needs"):
-            calls[ends]()
+            CALLS[ends](trainer)
     trainer.graceful_close()
     assert trainer._files._lock is None
     assert checkpoint.latest(trainer.folder / "checkpoints").name == "checkpoint_000000001"
