@@ -256,16 +256,11 @@ def test_recurrent_models_and_other_trainers_are_refused():
     """
     with refused("run config population.size", 2):
         make_population(2, ("cartpole", CLASSIC, {"shared": {**PPO, "model": {**SMALL, "type": "gru"}}}))
+    wrapper = EnvWrapper(ENVS["cartpole"](**CLASSIC), num_envs=4, env_backend="cpu", auto_reset=True)
     with refused("run config population.size", None):
-        PopulationTrainer(
-            EnvWrapper(ENVS["cartpole"](**CLASSIC), num_envs=4, env_backend="cpu", auto_reset=True),
-            run_config({"shared": PPO}),
-        )
+        PopulationTrainer(wrapper, run_config({"shared": PPO}))
     with refused("run config trainer.num_envs", 4):
-        PopulationTrainer(
-            EnvWrapper(ENVS["cartpole"](**CLASSIC), num_envs=4, env_backend="cpu", auto_reset=True),
-            run_config({"shared": PPO}) | {"population": {"size": 2}},
-        )
+        PopulationTrainer(wrapper, run_config({"shared": PPO}) | {"population": {"size": 2}})
 
 
 # ------------------------------------------------------------------ stopping
