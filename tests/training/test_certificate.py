@@ -347,9 +347,10 @@ def test_verify_takes_another_backend_where_the_recorded_one_cannot_run(forged, 
         (lambda text: "[]", "must be a JSON object with a schema_version"),
         (lambda text: text.replace('"seed": 3', '"seed": 4'), "is truncated or altered: its SHA-256 must be "),
         (lambda text: text.replace('"schema_version": 1', '"schema_version": 2'), "schema_version must be 1 (got 2)"),
+        (lambda text: text.replace('"seed": 3', '"seed": NaN'), "is truncated or altered: it must be a whole JSON"),
         (None, "must be a file that can be read, or a run's folder that has one"),
     ],
-    ids=["truncated", "no object", "altered", "another version", "missing"],
+    ids=["truncated", "no object", "altered", "another version", "no number", "missing"],
 )
 def test_damaged_certificates_are_refused(spoil, said, certified, tmp_path):
     """A damaged certificate is refused with its fault.

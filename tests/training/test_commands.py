@@ -298,6 +298,7 @@ def test_train_refuses_other_environments_in_a_line(arguments, message):
 @pytest.mark.usefixtures("outside")
 def test_train_without_a_run_config_asks_for_one():
     """The message names the expected file and the option."""
+    sys.path.remove(str(Path.cwd()))  # of the fixture: the file's folder joins the path
     file = Path("run_config.yaml").resolve()
     file.unlink()
     result = run("train", "-e", "dim_pole.py", exits=1)

@@ -75,8 +75,10 @@ def test_blocks_add_up_to_what_one_would(monkeypatch):
     torch.testing.assert_close(got, gradient_of(batch, BOX, 1, n_minibatches=2), rtol=1e-4, atol=1e-6)
 
 
-def test_users_models_are_left_to_torch(factory):
-    """Classes with another forward use torch."""
+def test_gpus_and_users_models_have_other_paths(factory):
+    """Models on a GPU, and classes with another forward, do not act by these kernels."""
+    of_a_gpu = Facts(network=make_model(DISCRETE, fc_dims=(8, 8)).as_layers(), device="cuda")
+    assert "needs a CPU (got cuda)" in choose("acting", of_a_gpu).why
     factory.add("own", type("Own", (FullyConnected,), {}))
     own = create_actor_critic(F, DISCRETE, ModelConfig(type="own", fc_dims=(8, 8)))
     assert "Own overrides methods of FullyConnected" in choose("acting", Facts(network=own.as_layers())).why
