@@ -15,13 +15,13 @@ from ..core.case import Case, Job, Pairs, pairs_differing_in
 from ..core.measure import ColdStart, Once, Ranks, Timed
 from ..core.point import PLAIN, Point, Preset, matches
 from ..core.record import AXES_OF, Axis, Record
-from . import determinism, env_step, kernels, learn, memory, scaling, startup, time_to_solution, train
+from . import determinism, env_step, learn, memory, scaling, startup, time_to_solution, train
 from .points import POINTS, points_of
 
 IN_PAPER: Final[Sequence[Sequence[str]]] = read_toml(Path(__file__).with_name("paper.toml"))["points"]
 """Rows of conditions; a point of preset paper meets all of one row."""
 FUNCTIONS: Final = ChainMap(
-    *map(vars, (determinism, env_step, kernels, learn, memory, scaling, startup, time_to_solution, train))
+    *map(vars, (determinism, env_step, learn, memory, scaling, startup, time_to_solution, train))
 )
 """Functions of the families of cases, by name."""
 WORKLOADS: Final = {kind.__name__: kind for kind in (Timed, Once, ColdStart, Ranks)}

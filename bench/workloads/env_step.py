@@ -1,6 +1,8 @@
-"""Environment steps, one at a time or many in a launch; cases of `cases.toml`."""
+"""Environment steps, one at a time or many in a launch, and single kernels."""
 
 from __future__ import annotations
+
+from functools import partial
 
 from ..core.measure import Timed
 from ..core.point import Point
@@ -30,3 +32,16 @@ def many_steps(point: Point) -> Timed:
     if "policy" in point:
         return many_steps.steps_of_policy(point)
     return many_steps.random_steps(point) if point["mode"] == "fused" else stepping.env_step(point)
+
+
+def _kernel(name: str, noun: str, point: Point) -> Timed:
+    """Set up a `setups.kernels` kernel, called repeatedly."""
+    from .setups import kernels
+
+    return kernels.measured(getattr(kernels, name), point, noun)
+
+
+sampler = partial(_kernel, "sampler", "draws")
+reset, return_scan, shuffle, record, launch = (
+    partial(_kernel, name, "launched") for name in ("reset", "return_scan", "shuffle", "record", "launch")
+)
