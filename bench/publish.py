@@ -6,6 +6,10 @@ folder.
 
 from __future__ import annotations
 
+import math
+import os
+import shlex
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +21,7 @@ from typing import Annotated, Final, TypeVar
 import typer
 
 from warpdrive_min.files import require_writable, write_atomically
+from warpdrive_min.processes import Child
 
 from . import doctor
 from .core import machine
@@ -79,9 +84,14 @@ class Clock:
         if not self.has(self.longest_s):
             raise TimeIsUp(f"the next measurement may take {self.longest_s:.0f} s")
 
+    @property
+    def left_s(self) -> float:
+        """Time until the deadline, s."""
+        return math.inf if self.until_s is None else self.until_s - (time.monotonic() - self.start)
+
     def has(self, seconds: float) -> bool:
         """True if so many seconds are left."""
-        return self.until_s is None or time.monotonic() - self.start + seconds <= self.until_s
+        return seconds <= self.left_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +179,10 @@ def publish(
     case: CaseNames = None,
     where: Where = None,
     peer: Annotated[list[str] | None, typer.Option(help="Only this peer; may be repeated.")] = None,
+    shards: Annotated[
+        int,
+        typer.Option(min=1, max=64, help="Parts that are measured at once, each on a GPU and a share of the cores."),
+    ] = 1,
     shard: Annotated[str, typer.Option(help="K/N: measure only every Nth point, from the Kth on.")] = "1/1",
     at_once: AtOnce = 1,
     processes: Annotated[
@@ -182,8 +196,8 @@ def publish(
 ) -> None:
     """Make or continue this commit's set on this kind of machine.
 
-    It has records, figures, tables and a manifest. Shards of a set can be measured at once, each on its own GPU and
-    cores; the call without a shard makes the rest. Exits with 1 if a point failed, with 3 if nothing can be published
+    It has records, figures, tables and a manifest. On several GPUs, ``--shards`` measures parts of it at once, and
+    then the points that need all GPUs or the CPU. Exits with 1 if a point failed, with 3 if nothing can be published
     from here, with 4 if there is more to do.
     """
     clock, pythons, left_out = Clock(until_s), python or [], skip or []
@@ -201,6 +215,10 @@ def publish(
     command = command_line("publish", preset=preset.value, **options)
     words, part = [*points, *(f"peer={name}" for name in peers)], _shard(shard)
     try:
+        if shards > 1:
+            more = {"at_once": str(at_once), "python": pythons, "out": str(out)}
+            code = run_shards(shards, command_line("publish", preset=preset.value, **options, **more), clock)
+            raise typer.Exit(code)
         folder, context, manifest = begin(preset.value, words, command, out, n_processes, clock)
         publication = Publication(folder, context, points, peers, pythons, part, at_once, n_processes)
         if manifest.is_whole:
@@ -231,6 +249,37 @@ def publish(
 
 
 # ------------------------------------------------------------------ beginning and end
+
+
+def run_shards(n: int, command: str, clock: Clock) -> int:
+    """Run all shards at once, and then the rest of the set; return its exit code.
+
+    Each runs on a GPU and a share of the cores, the rest on the cores of the first share and on all GPUs. Waits.
+
+    Raises:
+        RefusedError: There are fewer GPUs, the cores cannot be shared equally, or a shard was refused.
+        TimeIsUp: The shards took all the time.
+    """
+    cards, own = machine.visible_cards(), sorted(os.sched_getaffinity(0))
+    if len(cards) < n or len(own) % n:
+        rule = "needs as many GPUs, and cores that can be shared equally"
+        raise RefusedError(f"publish --shards {n}: {rule} (got {len(cards)} and {len(own)}); choose another number")
+
+    def start(k: int, **variables: str) -> Child:
+        until = [] if clock.until_s is None else ["--until-s", f"{clock.left_s:.0f}"]
+        size = len(own) // n
+        os.sched_setaffinity(0, own[k * size : (k + 1) * size])  # the child inherits them
+        words = [sys.executable, *shlex.split(command)[1:], *until]
+        return Child([*words, "--shard", f"{k + 1}/{n}"] if variables else words, env={**os.environ, **variables})
+
+    children = [start(k, CUDA_VISIBLE_DEVICES=cards[k]) for k in range(n)]
+    codes = [child.wait() for child in children]
+    for k, code in enumerate(codes, start=1):
+        if code not in (0, Code.UNFINISHED):
+            raise RefusedError(f"publish: shard {k}/{n} has failed (exit code {code}); its last lines have the reason")
+    if not clock.has(0):
+        raise TimeIsUp("the shards took all the time")
+    return start(0).wait()
 
 
 def begin(

@@ -42,6 +42,14 @@ MISLEADING: Final[Mapping[str, str]] = _SETTINGS["misleading"]
 """Environment variables that invalidate a measurement, and why."""
 
 
+def visible_cards() -> list[str]:
+    """Return the ids of this process's GPUs, as in CUDA_VISIBLE_DEVICES."""
+    import torch  # noqa: PLC0415  (seconds)
+
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return visible.split(",") if visible else [str(index) for index in range(torch.cuda.device_count())]
+
+
 def fingerprint(device: torch.device) -> dict[str, Any]:
     """Describe the machine.
 

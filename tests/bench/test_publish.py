@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import time
@@ -125,6 +126,39 @@ def test_shards_of_a_set_share_its_points(here, tmp_path):
     here()
     assert len(read_comparisons([folder_in(tmp_path) / COMPARISONS])) == 1
     assert len({record.run_id for record in read_all([folder_in(tmp_path) / RECORDS])}) == 1
+
+
+@pytest.mark.parametrize(
+    ("codes", "exits"), [((4, 4, 0), Code.OK), ((4, 4, 1), 1), ((4, 3), Code.NOTHING), ((0, 0, 0), Code.OK)]
+)
+def test_shards_run_at_once_and_then_the_rest(monkeypatch, tmp_path, codes, exits):
+    """Each shard has a GPU and its cores; the rest has all GPUs and the first share."""
+    cores, started, ended = set(range(6)), [], iter(codes)
+
+    class Fake:
+        def __init__(self, words, env):
+            started.append((words[words.index("publish") :], env.get("CUDA_VISIBLE_DEVICES"), sorted(cores)))
+
+        def wait(self):
+            return next(ended)
+
+    monkeypatch.setattr(publish, "Child", Fake)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)))
+    monkeypatch.setattr(os, "sched_setaffinity", lambda _, some: (cores.clear(), cores.update(some)))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    words = ["--preset", "smoke", "--at-once", "8", "--out", str(tmp_path)]
+    said = bench("publish", *words, "--shards", "2", exits=exits)
+    rest = [] if exits == Code.NOTHING else [(["publish", *words], "3,5", [0, 1, 2])]
+    shards = [(["publish", *words, "--shard", f"{k + 1}/2"], "35"[k], [[0, 1, 2], [3, 4, 5]][k]) for k in range(2)]
+    assert started == [*shards, *rest]
+    assert ("shard 2/2 has failed (exit code 3)" in said) == (exits == Code.NOTHING)
+
+
+def test_shards_need_gpus_and_equal_shares_of_the_cores(monkeypatch):
+    """Shards do not share a GPU."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    said = bench("publish", "--shards", "3", exits=Code.NOTHING)
+    assert "publish --shards 3: needs as many GPUs, and cores that can be shared equally (got 2 and " in said
 
 
 def test_shards_on_gpus_leave_points_on_the_cpu(here, monkeypatch, tmp_path):

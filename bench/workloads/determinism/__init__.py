@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ...core.errors import Skip
+from ...core.machine import visible_cards
 from ...core.measure import Once
 from ...core.point import HOST, Check, Facts, Measurement, Metric, Point
 from ...core.schema import MOST
@@ -271,10 +271,7 @@ def found_difference(one: Run, other: Run) -> dict[str, Any] | None:
 
 def second_card() -> str:
     """Return the id of the second visible GPU; raises Skip without one."""
-    import torch
-
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    cards = visible.split(",") if visible else [str(index) for index in range(torch.cuda.device_count())]
+    cards = visible_cards()
     if len(cards) < 2:
         raise Skip(f"determinism: variation {CARD} needs 2 GPUs (got {len(cards)}); run it on a host with two")
     return cards[1]
