@@ -83,6 +83,24 @@ class ActionArray:
         return f"{self.name}_ou_state"
 
 
+class Flags(NamedTuple):
+    """Compile-time options of the kernel for discrete actions."""
+
+    logits: bool
+    masked: bool
+    argmax: bool
+    log_prob: bool
+    entropy: bool
+
+
+class NoiseFlags(NamedTuple):
+    """Compile-time options of the continuous kernels; used by `sample_gaussian`."""
+
+    argmax: bool = False
+    log_prob: bool = False
+    entropy: bool = False
+
+
 Key = tuple[Any, ...]
 Keywords = TypeVar("Keywords", Choice, Noise)
 
@@ -281,7 +299,8 @@ class CUDASampler:
         arguments = {"mean": mean, "log_std": log_std, "log_prob": log_prob, "entropy": entropy}
         shapes = {"mean": rows + types, "log_std": rows[1:] + types, "log_prob": rows, "entropy": rows}
         _check(arguments, shapes, data_manager.device)
-        self._prepare(data_manager, array, "gaussian", arguments, argmax=use_argmax)()
+        flags = NoiseFlags(use_argmax, log_prob is not None, entropy is not None)
+        self._prepare(data_manager, array, "gaussian", flags, arguments)()
 
     def sample_uniform(
         self,
@@ -320,7 +339,7 @@ class CUDASampler:
         array = _continuous(self._seeded(action_name), "sample_uniform")
         arguments, shape = {"low": low, "high": high}, (array.n_agents, array.n_types)
         _check(arguments, dict.fromkeys(arguments, shape), data_manager.device)
-        return self._prepare(data_manager, array, "uniform_actions", arguments)
+        return self._prepare(data_manager, array, "uniform_actions", NoiseFlags(), arguments)
 
     def bound_random(
         self, data_manager: CUDADataManager, spaces: Sequence[Any], action_name: str = Constants.ACTIONS
@@ -398,12 +417,19 @@ class CUDASampler:
     def _choose(
         self, data: CUDADataManager, array: ActionArray, distribution: torch.Tensor, use_argmax: bool, choice: Choice
     ) -> Launch:
-        arguments = {"distribution": distribution, **choice._asdict()}
-        del arguments["logits"]
+        outputs = {"log_prob": choice.log_prob, "entropy": choice.entropy}
+        arguments = {"distribution": distribution, "mask": choice.mask, **outputs}
         rows = (data.n_envs, array.n_agents)
         wide = (*rows, sum(array.categories))
         _check(arguments, {"distribution": wide, "mask": wide, "log_prob": rows, "entropy": rows}, data.device)
-        launch = self._prepare(data, array, "draw", arguments, argmax=use_argmax, logits=choice.logits)
+        flags = Flags(
+            logits=choice.logits,
+            masked=choice.mask is not None,
+            argmax=use_argmax,
+            log_prob=choice.log_prob is not None,
+            entropy=choice.entropy is not None,
+        )
+        launch = self._prepare(data, array, "draw", flags, arguments)
         return self._checked(data, array, launch) if self._functions.debug else launch
 
     def _checked(self, data: CUDADataManager, array: ActionArray, draw: Launch) -> Launch:
@@ -445,23 +471,19 @@ class CUDASampler:
                 actions.copy_(mean)
 
             return copy_mean
-        return self._prepare(data, array, "noise", arguments)
+        return self._prepare(data, array, "noise", NoiseFlags(), arguments)
 
     def _prepare(
         self,
         data: CUDADataManager,
         array: ActionArray,
         kernel: str,
+        flags: Flags | NoiseFlags,
         arguments: Mapping[str, torch.Tensor | float | None],
-        *,
-        argmax: bool = False,
-        logits: bool = False,
     ) -> Launch:
         """Return a launch of an array's kernel, cached for equal tensors."""
-        flags = {"ARGMAX": argmax, "LOGITS": logits, "MASKED": arguments.get("mask") is not None}
-        flags |= {name.upper(): arguments.get(name) is not None for name in ("log_prob", "entropy")}
         given = tuple(value.data_ptr() if isinstance(value, torch.Tensor) else value for value in arguments.values())
-        key = (data, array.name, kernel, *flags.values())
+        key = (data, array.name, kernel, flags)
         if key not in self._prepared or self._prepared[key][0] != given:
             counts = {"impossible": data.tensor(array.impossible)} if array.categories else {}
             launch = self._manager(array, flags).bind(
@@ -477,20 +499,21 @@ class CUDASampler:
             self._prepared[key] = (given, launch)
         return self._prepared[key][1]
 
-    def _manager(self, array: ActionArray, flags: Mapping[str, bool]) -> CUDAFunctionManager:
-        key = (array.name, *flags.values())
+    def _manager(self, array: ActionArray, flags: Flags | NoiseFlags) -> CUDAFunctionManager:
+        key = (array.name, flags)
         if key not in self._managers:
             backend, n_envs, n_agents = self._functions.backend, self._functions.n_envs, array.n_agents
-            is_spread = bool(array.categories) and n_agents > SPREAD_FROM and backend.language != "numpy"
+            is_spread = isinstance(flags, Flags) and n_agents > SPREAD_FROM and backend.language != "numpy"
             n_blocks = -(-n_agents // ROWS_OF_A_BLOCK) if is_spread else 1
             manager = CUDAFunctionManager(n_agents, n_envs, n_blocks, backend=backend, spread=is_spread)
             manager.envs_before = self._functions.envs_before
             # EXACT: never contracted, so that every backend draws the same.
-            constants: dict[str, Constant] = {"N_TYPES": array.n_types, "EXACT": True, **flags}
-            if array.categories:
+            constants: dict[str, Constant] = {"N_TYPES": array.n_types, "EXACT": True}
+            constants |= {name.upper(): value for name, value in flags._asdict().items()}
+            if isinstance(flags, Flags):
                 constants |= {"CATEGORIES": array.categories, "N_CATEGORIES": sum(array.categories)}
                 manager.load(core_sources("sample"), constants)
-                counts: list[KernelCall] = [("count", {})] if is_spread and not flags["ARGMAX"] else []
+                counts: list[KernelCall] = [("count", {})] if is_spread and not flags.argmax else []
                 manager.define_sequence("draw", [("sample", {}), *counts])
             else:
                 manager.load(core_sources("noise"), constants)
