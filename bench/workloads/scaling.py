@@ -191,6 +191,10 @@ def wait_for_answer(folder: Path, step: str, rank: int) -> None:
         time.sleep(POLL_S)
 
 
+TRACED: Final = 5
+"""Iterations that show NCCL's share of the time."""
+
+
 def train_as_rank(point: Point, plan: Plan, world: World, turn: AbstractContextManager[None]) -> Measurement:
     """Set up, check, time within ``turn``, check; all ranks return equal times."""
     import torch
@@ -203,7 +207,6 @@ def train_as_rank(point: Point, plan: Plan, world: World, turn: AbstractContextM
 
     trainer = WatchedTrainer(point["env"], settings(point))
     backend = trainer.wrapper.backend
-    notes = trainer.split()
     iterates = Repeated(trainer.iterate, 1, point["mode"])
     if world.size == 1:
         iterations = timed(
@@ -216,12 +219,20 @@ def train_as_rank(point: Point, plan: Plan, world: World, turn: AbstractContextM
     else:
         iterations = timed(backend, iterates, learning_check(trainer, rank_check(trainer, world)), work={})
     timer = Timer(replace(iterations, stopwatch=SlowestRank(stopwatch_for(iterations), world, backend.device)))
+
+    def iterate() -> None:
+        """Start together: a rank that starts late makes the others wait in NCCL."""
+        world.wait()
+        for _ in range(TRACED):
+            trainer.iterate()
+
     before = iterations.check()  # a failure seen by the first rank only must not stop it alone
     with turn:
         timer.prepare(plan)
         measurement = timer.measurement(plan)
+        notes = trainer.split()
         if world.size > 1 and backend.device.type == "cuda":
-            notes["nccl_share"] = nccl_share(trace(trainer.iterate, torch.cuda.synchronize, {}))
+            notes["nccl_share"] = nccl_share(trace(iterate, torch.cuda.synchronize, {}))
     after = iterations.check_after()
     if backend.device.type == "cuda":
         notes["peak_bytes"] = torch.cuda.max_memory_allocated()
