@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from tests.support import BACKENDS_HERE, OTHER_BACKENDS, is_simulated
+from tests.training.builders import refused
 from warpdrive_min import BACKENDS
+from warpdrive_min.errors import DataError
 from warpdrive_min.training.algorithms.returns import ReturnScan
 
 Arrays = dict[str, Any]
@@ -181,3 +183,21 @@ def test_other_tensors_are_scanned_anew() -> None:
         for _ in range(2):
             got, want = _scan("cpu", arrays, 0.9, 0.8, scan=scan), _scan("cpu", arrays, 0.9, 0.8)
             assert got[1].tobytes() == want[1].tobytes()
+
+
+def test_scan_refuses_what_does_not_fit() -> None:
+    """The scan refuses wrong numbers, shapes, types and incomplete pairs."""
+    with refused("returns.gamma", 1.5):
+        ReturnScan("cpu", 1, 1, 1.5)
+    with refused("returns.lam", 0.5):
+        ReturnScan("cpu", 1, 1, 0.9, 0.5, compat=True)
+    arrays = _random(4, 2, 3)
+    with pytest.raises(DataError, match=r"values: must be contiguous torch.float32 of shape \(4, 2, 3\)"):
+        _scan("cpu", {**arrays, "values": arrays["values"][:3]}, 0.9)
+    with pytest.raises(DataError, match=r"terminated: must be contiguous torch.int32 of shape \(4, 2\)"):
+        _scan("cpu", {**arrays, "terminated": arrays["terminated"].astype(np.int64)}, 0.9)
+    with pytest.raises(DataError, match=r"lam=0.5 needs values"):
+        _scan("cpu", {**arrays, "values": None}, 0.9, 0.5)
+    given = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    with pytest.raises(DataError, match="pass both or neither"):
+        ReturnScan("cpu", 2, 3, 0.9).scan(**given, advantages=None, returns=torch.zeros(4, 2, 3))

@@ -8,6 +8,7 @@ import torch
 
 from warpdrive_min import backends
 from warpdrive_min.backends.base import Argument, Backend, Launch
+from warpdrive_min.errors import DataError, require
 from warpdrive_min.function_manager import CUDAFunctionManager, core_sources
 from warpdrive_min.training.loop.rollout import RolloutBuffer
 from warpdrive_min.training.models.normalisation import LARGEST, Moments, RunningMoments
@@ -55,9 +56,11 @@ class ReturnScan:
         n_agents: Agents of each.
         gamma: Discount of a step, from 0 to 1.
         lam: From 0, advantages of one step, to 1, of the whole rest of the rollout.
-        compat: WarpDrive's rule, with ``lam`` 1: every end is a termination. If a rollout ends within an episode, the
-            return of its last step is the value there, without reward and discount. Advantages are returns minus
-            values.
+        compat: WarpDrive's rule: every end is a termination. If a rollout ends within an episode, the return of its
+            last step is the value there, without reward and discount. Advantages are returns minus values.
+
+    Raises:
+        ConfigError: A number is out of its range, or ``lam`` is given for WarpDrive's rule.
     """
 
     def __init__(
@@ -70,22 +73,42 @@ class ReturnScan:
         *,
         compat: bool = False,
     ) -> None:
+        for name, number in (("gamma", gamma), ("lam", lam)):
+            require(0 <= number <= 1, f"returns.{name}", "must be from 0 to 1", number)
+        require(not compat or lam == 1, "returns.lam", "WarpDrive's rule has none", lam, "leave it at 1")
         self._backend = backends.get(backend) if isinstance(backend, str) else backend
-        self._rows = (n_envs, n_agents)
+        self._envs, self._rows = (n_envs,), (n_envs, n_agents)
         self._gamma, self._lam, self._is_compat = float(gamma), float(lam), compat
         self.needs_values = compat or lam != 1
         """True if returns depend on values too, not on rewards alone."""
         self._prepared: tuple[Key, Launch] | None = None
 
-    def scan(self, *given: torch.Tensor | None, **named: torch.Tensor | None) -> None:
-        """Fill ``returns`` and ``advantages``, from the fields of `Scanned`; enqueues.
+    def scan(
+        self,
+        rewards: torch.Tensor,
+        values: torch.Tensor | None,
+        terminated: torch.Tensor,
+        truncated: torch.Tensor,
+        last_values: torch.Tensor,
+        cut_values: torch.Tensor | None,
+        advantages: torch.Tensor | None,
+        returns: torch.Tensor,
+    ) -> None:
+        """Fill ``returns`` and ``advantages``; enqueues.
 
-        The first call with other tensors prepares the launch.
+        Arguments are the fields of `Scanned`. The first call with other tensors prepares the launch.
+
+        Raises:
+            DataError: As `prepared`.
         """
-        self.prepared(Scanned(*given, **named))()  # type: ignore[arg-type]
+        self.prepared(Scanned(rewards, values, terminated, truncated, last_values, cut_values, advantages, returns))()
 
     def prepared(self, given: Scanned) -> Launch:
-        """Return the launch of `scan` for tensors that stay in place."""
+        """Return the launch of `scan` for tensors that stay in place.
+
+        Raises:
+            DataError: A tensor has another shape, dtype or device, or one of ``values`` and ``advantages`` is missing.
+        """
         arrays: dict[str, torch.Tensor | None] = given._asdict()
         if self._is_compat:
             arrays |= {"last_values": None, "cut_values": None}
@@ -98,6 +121,17 @@ class ReturnScan:
         rewards, values, cut_values = arrays["rewards"], arrays["values"], arrays["cut_values"]
         assert rewards is not None
         n_steps, n_cuts = len(rewards), 0 if cut_values is None else len(cut_values)
+        shapes = {"last_values": self._rows, "cut_values": (n_cuts, *self._rows)}
+        for name, array in arrays.items():
+            if array is not None:
+                is_flag = name in ("terminated", "truncated")
+                shape = shapes.get(name, (n_steps, *(self._envs if is_flag else self._rows)))
+                self._check(name, array, shape, torch.int32 if is_flag else torch.float32)
+        is_paired = (values is None) == (arrays["advantages"] is None)
+        rule = "advantages need values, and values give advantages"
+        require(is_paired, "returns", rule, do="pass both or neither", error=DataError)
+        needs = "WarpDrive's rule" if self._is_compat else f"lam={self._lam}"
+        require(values is not None or not self.needs_values, "returns", f"{needs} needs values", None, error=DataError)
         n_envs, n_agents = self._rows
         manager = CUDAFunctionManager(1, n_envs * n_agents, backend=self._backend)
         # EXACT: never contracted, so that every backend computes the same.
@@ -110,6 +144,14 @@ class ReturnScan:
         arguments |= {"n_steps": n_steps, "n_cuts": n_cuts, "n_rows": manager.n_envs}
         kernel = manager.kernel("scan")
         return manager.prepare(kernel, [arguments[parameter.name] for parameter in kernel.parameters])
+
+    def _check(self, name: str, array: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+        device = self._backend.device
+        is_right = tuple(array.shape) == shape and array.dtype == dtype and array.device == device
+        is_right = is_right and array.is_contiguous() and array.numel() > 0
+        rule = f"must be contiguous {dtype} of shape {shape} on {device}, not empty"
+        got = (array.dtype, tuple(array.shape), array.device)
+        require(is_right, f"returns.{name}", rule, got, error=DataError)
 
     def _unused(self, name: str) -> torch.Tensor:
         """Return a placeholder for a disabled argument, of its rank and type."""
