@@ -507,6 +507,10 @@ UNREADABLE = {
     "deep block": "\n".join("  " * depth + "a:" for depth in range(300)),
     "recursive alias": "env: &a {x: *a}",
     "recursive list": "env: {x: &a [*a]}",
+    "many laughs": "\n".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9) if n else 1}]" for n in range(12)),
+    "merged laughs": "\n".join(
+        f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}]}}" if n else "a0: &a0 {x: 1}" for n in range(12)
+    ),
     "long integer": "trainer: {seed: " + "1" * 5_000 + "}",
     "long float": "trainer: {stop_return: " + "1" * 5_000 + ".5}",
     "long base 60": "trainer: {stop_return: " + "1:" * 500 + "1.5}",
@@ -521,6 +525,7 @@ UNREADABLE = {
     "a list": "[1, 2]",
     "nothing": "",
     "a word": "words",
+    "too long": b"#" * (2**22 + 1),
     **dict.fromkeys(("name: [", "name: &a [*a]", "&a [&b [*b, *a], *a]", "x: &x {y: *x}", "trainer: {<<: 5}")),
     **dict.fromkeys(("trainer:\n\tnum_envs: 1", "%YAML 9.9\n---\n1", "name: 0o9", "name: 1e400", "a: " * 5000)),
     **dict.fromkeys(("\x1b[2J", "trainer: {num_envs: .nan}", "name: !!binary xx")),
@@ -559,7 +564,7 @@ def test_repeated_key_is_refused(text, line, key, tmp_path):
     assert {policy.lr for policy in RunConfig.load(path).policy.values()} == {1, 2}
 
 
-@pytest.mark.parametrize("path", ["", "a\0b", ".", "x" * 5_000])
+@pytest.mark.parametrize("path", ["", "a\0b", ".", "/dev/zero", "x" * 5_000])
 def test_path_that_is_no_file_is_told_in_a_line(path):
     """A path that is no regular file gives a one-line error."""
     with pytest.raises(ConfigError) as caught:

@@ -31,6 +31,7 @@ from pydantic_core import PydanticCustomError
 from warpdrive_min.backends import BACKENDS
 from warpdrive_min.config import (
     AS_TUPLE,
+    MAX_DEPTH,
     NULL_IS_EMPTY,
     Config,
     Count,
@@ -56,6 +57,10 @@ MAX_UNITS, MAX_LAYERS = 2**16, 100
 """Maximum units of a layer, and maximum number of layers."""
 MAX_STEPS: Final = 1_000_000
 """Maximum optimiser steps in an iteration; each is a launch."""
+MAX_FILE: Final = 2**22
+"""Maximum size of a run config file, bytes."""
+MAX_NODES: Final = 1_000_000
+"""Maximum number of values in a run config."""
 NAME: Final = re.compile(r"\w[\w.-]*")
 """Pattern of policy names; files and metrics use them."""
 EXPONENT: Final = re.compile(r"[-+]?(\d[\d_]*(\.\d*)?|\.\d+)[eE][-+]?\d+\Z")
@@ -741,32 +746,59 @@ def _read_yaml(path: str | Path) -> Any:
     """Return the content of a YAML file.
 
     Raises:
-        ConfigError: The file cannot be read, is not YAML, or repeats a key.
+        ConfigError: The file cannot be read, is not YAML, or is too long or nested too deeply.
     """
     yaml = optional_package("yaml", "run config", install_command("train"), "pyyaml")
-
-    class Loader(yaml.SafeLoader):  # type: ignore[misc, name-defined]  # the package is a variable
-        def compose_mapping_node(self, anchor: Any) -> Any:
-            node, keys = super().compose_mapping_node(anchor), set[tuple[str, str]]()
-            for key, _ in node.value:  # PyYAML would accept repeated keys
-                rule = f"{path}, line {key.start_mark.line + 1}: a mapping must have each key once"
-                is_new = not isinstance(key.value, str) or (key.tag, key.value) not in keys
-                require(is_new, "run config", rule, key.value, "remove one of the two")
-                keys.add((key.tag, str(key.value)))
-            return node
-
     # PyYAML reads YAML 1.1, where a number with an exponent needs a point and a signed exponent.
-    Loader.add_implicit_resolver("tag:yaml.org,2002:float", EXPONENT, list("-+.0123456789"))
+    loader: Any = type("Loader", (yaml.SafeLoader,), {})
+    loader.add_implicit_resolver("tag:yaml.org,2002:float", EXPONENT, list("-+.0123456789"))
     try:
-        content = Path(path).read_bytes()
+        with Path(path).open("rb") as file:
+            content = file.read(MAX_FILE + 1)
     except (OSError, ValueError) as error:  # ValueError: a path with a null byte
         raise ConfigError.of("run config", "must be a file that can be read", error, "give its path") from error
+    what, do = "run config", "correct it there"
+    require(len(content) <= MAX_FILE, what, f"{path} must have at most {MAX_FILE:,} bytes", "more")
     try:
-        return yaml.load(content, Loader)
+        reader = loader(content)
+        if (node := reader.get_single_node()) is None:
+            return None
+        _check_nodes(node, path)
+        return reader.construct_document(node)
+    except RecursionError as error:
+        rule = f"{path} must not be nested deeper than {MAX_DEPTH} levels, nor contain itself"
+        raise ConfigError.of(what, rule, do=do) from error
     except ConfigError:
         raise
     except Exception as error:  # PyYAML raises many types for malformed scalars
-        raise ConfigError.of("run config", f"{path} must be YAML", error, "correct it there") from error
+        raise ConfigError.of(what, f"{path} must be YAML", error, do) from error
+
+
+def _check_nodes(root: Any, path: str | Path) -> None:
+    """Raise `ConfigError` for a repeated key or too many values.
+
+    PyYAML would accept repeated keys.
+    Values of aliases count each time.
+
+    Raises:
+        RecursionError: A node is nested too deeply, or contains itself.
+    """
+    nodes, n_nodes = [(root, 0)], 0
+    while nodes:
+        node, depth = nodes.pop()
+        n_nodes += 1
+        rule = f"{path} must have at most {MAX_NODES:,} values, with those of aliases"
+        require(n_nodes <= MAX_NODES, "run config", rule, "more")
+        if depth > MAX_DEPTH:
+            raise RecursionError
+        keys = set[tuple[str, str]]()
+        for part in () if isinstance(node.value, str) else node.value:
+            nodes += [(each, depth + 1) for each in (part if isinstance(part, tuple) else (part,))]
+            key = part[0] if isinstance(part, tuple) else None
+            if key is not None and isinstance(key.value, str):
+                rule = f"{path}, line {key.start_mark.line + 1}: a mapping must have each key once"
+                require((key.tag, key.value) not in keys, "run config", rule, key.value, "remove one of the two")
+                keys.add((key.tag, key.value))
 
 
 def _require_all(wanted: Wanted, where: str, do: str) -> None:
