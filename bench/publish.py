@@ -183,7 +183,9 @@ def publish(
         int,
         typer.Option(min=1, max=64, help="Parts that are measured at once, each on a GPU and a share of the cores."),
     ] = 1,
-    shard: Annotated[str, typer.Option(help="K/N: measure only every Nth point, from the Kth on.")] = "1/1",
+    shard: Annotated[
+        str, typer.Option(help="K/N: measure only every Nth point, from the Kth on; 0/N: what shards leave.")
+    ] = "1/1",
     at_once: AtOnce = 1,
     processes: Annotated[
         int | None,
@@ -211,11 +213,11 @@ def publish(
         raise typer.BadParameter(f"--skip {', '.join(sorted(unknown))}: unknown (known: {', '.join(STEPS)})")
     n_processes = processes or PROCESSES[preset.value]
     options = {"skip": left_out, "case": case or [], "where": where or [], "peer": peers}
-    options["processes"] = [str(processes)] if processes else []
+    options |= {"processes": [str(processes)] if processes else [], "shards": [str(shards)] if shards > 1 else []}
     command = command_line("publish", preset=preset.value, **options)
     words, part = [*points, *(f"peer={name}" for name in peers)], _shard(shard)
     try:
-        if shards > 1:
+        if shards > 1 and shard == "1/1":
             more = {"at_once": str(at_once), "python": pythons, "out": str(out)}
             code = run_shards(shards, command_line("publish", preset=preset.value, **options, **more), clock)
             raise typer.Exit(code)
@@ -266,13 +268,13 @@ def run_shards(n: int, command: str, clock: Clock) -> int:
         raise RefusedError(f"publish --shards {n}: {rule} (got {len(cards)} and {len(own)}); choose another number")
 
     def start(k: int, **variables: str) -> Child:
-        until = [] if clock.until_s is None else ["--until-s", f"{clock.left_s:.0f}"]
-        size = len(own) // n
-        os.sched_setaffinity(0, own[k * size : (k + 1) * size])  # the child inherits them
-        words = [sys.executable, *shlex.split(command)[1:], *until]
-        return Child([*words, "--shard", f"{k + 1}/{n}"] if variables else words, env={**os.environ, **variables})
+        until = [] if clock.until_s is None else ["--until-s", f"{max(clock.left_s, 0):.3f}"]
+        first = max(k - 1, 0) * len(own) // n
+        os.sched_setaffinity(0, own[first : first + len(own) // n])  # the child inherits them
+        words = [sys.executable, *shlex.split(command)[1:], *until, "--shard", f"{k}/{n}"]
+        return Child(words, env={**os.environ, **variables})
 
-    children = [start(k, CUDA_VISIBLE_DEVICES=cards[k]) for k in range(n)]
+    children = [start(k, CUDA_VISIBLE_DEVICES=cards[k - 1]) for k in range(1, n + 1)]
     codes = [child.wait() for child in children]
     for k, code in enumerate(codes, start=1):
         if code not in (0, Code.UNFINISHED):
@@ -349,9 +351,9 @@ def _problems(clock: Clock, *, continues: bool) -> list[doctor.Finding]:
 
 def _shard(text: str) -> tuple[int, int]:
     number, _, count = text.partition("/")
-    if number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count):
-        return int(number), int(count)
-    raise typer.BadParameter(f"--shard {text}: must be K/N with K from 1 to N, e.g. 1/2")
+    if number.isdecimal() and count.isdecimal() and int(number) <= int(count) > 0:
+        return (int(number), int(count)) if int(number) else (1, 1)
+    raise typer.BadParameter(f"--shard {text}: must be K/N with K from 0 to N, e.g. 1/2")
 
 
 def finish(publication: Publication, manifest: Manifest) -> Manifest:

@@ -146,9 +146,9 @@ def test_shards_run_at_once_and_then_the_rest(monkeypatch, tmp_path, codes, exit
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)))
     monkeypatch.setattr(os, "sched_setaffinity", lambda _, some: (cores.clear(), cores.update(some)))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
-    words = ["--preset", "smoke", "--at-once", "8", "--out", str(tmp_path)]
-    said = bench("publish", *words, "--shards", "2", exits=exits)
-    rest = [] if exits == Code.NOTHING else [(["publish", *words], "3,5", [0, 1, 2])]
+    words = ["--preset", "smoke", "--shards", "2", "--at-once", "8", "--out", str(tmp_path)]
+    said = bench("publish", *words, exits=exits)
+    rest = [] if exits == Code.NOTHING else [(["publish", *words, "--shard", "0/2"], "3,5", [0, 1, 2])]
     shards = [(["publish", *words, "--shard", f"{k + 1}/2"], "35"[k], [[0, 1, 2], [3, 4, 5]][k]) for k in range(2)]
     assert started == [*shards, *rest]
     assert ("shard 2/2 has failed (exit code 3)" in said) == (exits == Code.NOTHING)

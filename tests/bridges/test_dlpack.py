@@ -85,11 +85,14 @@ def test_unknown_names_and_other_shapes_are_errors():
         assign(data, "x", np.zeros((3, 2), np.float32))
 
 
-def test_negative_strides_are_refused():
+@pytest.mark.parametrize("as_capsule", [False, True])
+@pytest.mark.parametrize("version", [None, (1, 0)])
+def test_negative_strides_are_refused(as_capsule, version):
     """Arrays with negative strides are refused; torch would abort."""
     data, source = data_with(x=np.zeros((2, 3), np.float32)), np.ones((2, 3), np.float32)[:, ::-1]
+    given = source.__dlpack__(max_version=version) if as_capsule else source
     with pytest.raises(DataError, match=r"'x' must get an array .*negative strides: copy it first"):
-        assign(data, "x", source)
+        assign(data, "x", given)
     assert data.tensor("x").tolist() == [[0] * 3] * 2
     assign(data, "x", source.copy())
     assert data.tensor("x").tolist() == [[1] * 3] * 2

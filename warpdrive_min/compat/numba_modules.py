@@ -108,8 +108,8 @@ def _importable(config: ModuleType, main: str) -> Iterator[None]:
     finally:
         del vars(package)["env_config"]
         dependent = (_importers(CONFIG, imports) | {CONFIG, main}) & (set(sys.modules) - before)
-        for name in dependent:
-            _remove_module(name)
+        modules = [_remove_module(name) for name in dependent]
+        _freeze(config, package, modules)
         if earlier is not None:
             sys.modules[main] = earlier
 
@@ -145,9 +145,26 @@ def _importers(name: str, imports: set[tuple[str, str]]) -> set[str]:
     return found
 
 
-def _remove_module(name: str) -> None:
+def _remove_module(name: str) -> ModuleType:
     """Remove a module from ``sys.modules`` and its parent package."""
     module = sys.modules.pop(name)
     parent, _, child = name.rpartition(".")
     if parent in sys.modules and vars(sys.modules[parent]).get(child) is module:
         delattr(sys.modules[parent], child)
+    return module
+
+
+def _freeze(config: ModuleType, package: ModuleType, modules: Sequence[ModuleType]) -> None:
+    """Give modules copies of the config's packages that keep the config.
+
+    Numba compiles at the first launch, when the real packages have no config, or another one.
+    """
+    top = sys.modules[PACKAGE.partition(".")[0]]
+    own_package, own_top = ModuleType(package.__name__), ModuleType(top.__name__)
+    vars(own_package).update({**vars(package), "env_config": config})
+    vars(own_top).update({**vars(top), "numba_includes": own_package})
+    copies = {id(package): own_package, id(top): own_top}
+    for module in modules:
+        for name, value in list(vars(module).items()):
+            if id(value) in copies:
+                vars(module)[name] = copies[id(value)]
