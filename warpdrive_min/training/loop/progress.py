@@ -109,8 +109,9 @@ class ProgressLine:
         self._advise(iteration, now_s)
 
     def _advise(self, iteration: int, now_s: float) -> None:
-        """Print the advice if the run is long; only the first estimate counts."""
-        if self._advice and self._verbose and now_s - self._started_s >= EARLY_S:
+        """Print the advice if the run is long; only the first estimate without compilation counts."""
+        is_bound = self._first is None or self._first[0] == iteration
+        if self._advice and self._verbose and not is_bound and now_s - self._started_s >= EARLY_S:
             if self._left_s(iteration, now_s) > LONG_S:
                 self._console.print(f"{self._left(iteration, now_s)}{self._advice}", soft_wrap=True, highlight=False)
             self._advice = ""
