@@ -76,7 +76,7 @@ class EnvWrapper:
         blocks_per_env: CUDA blocks that share one copy, if its kernels can; None: chosen automatically.
         env_backend: ``"cpu"``, ``"host"``, ``"numba"`` or ``"pycuda"``; True and False mean `pycuda` and `cpu`. The
             environment's ``env_backend`` is set to it, or to `pycuda` for CUDA C kernels with a thread for each agent.
-        testing_mode: Accepted for WarpDrive's calls and ignored, as is ``testing_bin_filename``: sources are compiled.
+        testing_mode: Accepted for WarpDrive's calls; ``testing_bin_filename`` must be None, as sources are compiled.
         env_registrar: Registrar of names and sources; None: the shared one.
         event_messenger: Accepted for WarpDrive's calls; the cache of compiled code needs no coordination.
         process_id: Accepted for WarpDrive's calls.
@@ -253,6 +253,8 @@ class EnvWrapper:
 
     def _load(self, sources: Mapping[Language, Source], binary: str | Path | None) -> None:
         """Compile the sources; a subclass may take that of ``binary``."""
+        do = "leave testing_bin_filename out"
+        require(binary is None, "EnvWrapper", "compiles sources and loads no compiled file", binary, do)
         constants = environment_constants(self.env, auto_reset=self.auto_reset, exact=self.exact)
         if self.backend.language == "cuda_c":
             text = whole_text(Path(sources["cuda_c"]))

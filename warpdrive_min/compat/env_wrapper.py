@@ -53,7 +53,7 @@ class EnvWrapper(env_wrapper.EnvWrapper):
     def _load(self, sources: Mapping[Language, Source], binary: str | Path | None) -> None:
         self.cuda_function_manager.compiled_in = getattr(self.env, "compiled_in", ())
         if binary and self.backend.language == "cuda_c" and (source := source_of_binary(binary_path(binary))):
-            sources = {**sources, "cuda_c": source}
+            sources, binary = {**sources, "cuda_c": source}, None
         own = getattr(self.env, "kernel_sources", {}).get("numba")
         if self.backend.language == "numba" and sources["numba"] != own:
             module = numba_modules.execute(self.cuda_function_manager, str(sources["numba"]))
