@@ -92,9 +92,9 @@ def chosen(preset: Preset, names: Sequence[str], where: Sequence[str]) -> list[P
         if name not in known:
             raise typer.BadParameter(f"--peer {name}: unknown (known: {', '.join(sorted(known))})")
     wanted = [each for each in PEERS.values() if not names or {each.name, each.package} & set(names)]
-    for each in wanted if names else []:
-        if not each.points(preset):
-            raise typer.BadParameter(f"--peer {each.name}: preset {preset} has no points of it; choose another preset")
+    for name in names:
+        if not any(each.points(preset) for each in wanted if name in (each.name, each.package)):
+            raise typer.BadParameter(f"--peer {name}: preset {preset} has no points of it; choose another preset")
     found = [PeerJob(each, point) for each in wanted for point in each.points(preset) if matches(point, where)]
     if condition := unmet_condition(where, (each.point for each in found)):
         raise typer.BadParameter(f"{condition}: no point of a peer that passes the other options has it; leave it out")

@@ -1095,9 +1095,9 @@ def test_ours_takes_many_steps_a_launch_where_the_peer_does(peer, variant, backe
 def test_every_point_of_a_peer_is_the_same_work_of_ours(name):
     """Each peer point has the same work as ours."""
     for preset in PLANS:
-        jobs = chosen(preset, [name], [])
-        assert jobs or preset == "paper"
-        for job in jobs:
+        if preset == "paper" and not PEERS[name].points(preset):
+            continue
+        for job in chosen(preset, [name], []):
             assert job.given["options"] == job.peer.variants[job.point["variant"]]
             if job.axes["work"] == "repeat":
                 continue  # not paired with ours

@@ -109,7 +109,7 @@ class ProgressLine:
         self._advise(iteration, now_s)
 
     def _advise(self, iteration: int, now_s: float) -> None:
-        """Print the advice if the run is long; only the first estimate without compilation counts."""
+        """Print the advice if the run is long, by the first estimate that is no bound."""
         is_bound = self._first is None or self._first[0] == iteration
         if self._advice and self._verbose and not is_bound and now_s - self._started_s >= EARLY_S:
             if self._left_s(iteration, now_s) > LONG_S:
