@@ -90,7 +90,7 @@ class Clock:
         return math.inf if self.until_s is None else self.until_s - (time.monotonic() - self.start)
 
     def has(self, seconds: float) -> bool:
-        """True if so many seconds are left."""
+        """True if the deadline is at least that far away."""
         return seconds <= self.left_s
 
 

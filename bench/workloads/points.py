@@ -15,7 +15,7 @@ from ..judge.published.anchors import ANCHORS
 from .shared import EPISODE_LENGTHS, ON_GPU, default_mode, env_point, has_gpu_sizes, shipped_envs, training_point
 
 POINTS: Final = read_toml(Path(__file__).with_name("points.toml"))
-"""Rows of points by case, and what they name."""
+"""Rows of points by case; lists of rows and conditions that they name."""
 _TASKS: Final = {
     name: [{"learner": "shared", **task} for task in tasks]
     for name, tasks in read_toml(Path(__file__).with_name("tasks.toml")).items()

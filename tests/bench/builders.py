@@ -48,7 +48,7 @@ OUTPUTS = [
     "export bencher {file} --out {out}/bencher.json",
     "export csv {file} --out {out}/records.csv",
 ]
-"""Commands that write what they read from a file of records."""
+"""Commands that read a file of records and write files."""
 
 
 def metric(value: float, low: float | None = None, high: float | None = None, unit: str = "") -> Metric:

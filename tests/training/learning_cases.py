@@ -206,3 +206,17 @@ class Data:
         shape = (self.case.n_members,) if self.case.n_members else ()
         of_value, of_entropy = (torch.full(shape, w, device=self.device) for w in (VALUE_WEIGHT, ENTROPY_WEIGHT))
         return LossRule(of_value, of_entropy, CLIP, self.case.is_clipped, self.case.value_clip)
+
+
+def find_twice(learning, rows, gradient):
+    """Find a gradient and terms, then by a CUDA graph: both have the same bits."""
+    learning.find(rows)
+    first = gradient.clone(), learning.terms.clone()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        learning.find(rows)
+    for each in (gradient, learning.terms):
+        each.fill_(torch.nan)
+    graph.replay()
+    assert torch.equal(gradient, first[0])
+    assert torch.equal(learning.terms, first[1])

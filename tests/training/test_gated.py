@@ -11,7 +11,7 @@ import torch
 from tests.support import BACKENDS, by_night, needs_cuda_compiler
 from tests.training.builders import CLASSIC, PPO, make_run
 from tests.training.gated_cases import Case, Data
-from tests.training.learning_cases import CLIP, ENTROPY_WEIGHT, VALUE_WEIGHT, WITHIN
+from tests.training.learning_cases import CLIP, ENTROPY_WEIGHT, VALUE_WEIGHT, WITHIN, find_twice
 from tests.training.test_fused_training import trained
 from tests.training.test_recurrent import replay_agrees
 from warpdrive_min.backends import cuda_c
@@ -133,16 +133,7 @@ def found(data: Data, backend: str) -> tuple[torch.Tensor, ...]:
     how = {"precision": case.precision, "length": case.length}
     learning = gated.Learning(BACKENDS[backend], data.network(), learned, **how)
     rows = Rows(data.rows, values, data.taken, data.weights, data.total)
-    learning.find(rows)
-    first = gradient.clone(), learning.terms.clone()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        learning.find(rows)
-    for each in (gradient, learning.terms):
-        each.fill_(torch.nan)
-    graph.replay()
-    assert torch.equal(gradient, first[0])  # the same bits twice
-    assert torch.equal(learning.terms, first[1])
+    find_twice(learning, rows, gradient)
     return gradient, learning.terms, values
 
 

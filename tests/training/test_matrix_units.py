@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.support import BACKENDS, by_night, needs_cuda_compiler
-from tests.training.learning_cases import CLIP, ENTROPY_WEIGHT, VALUE_WEIGHT, WITHIN, Case, Data
+from tests.training.learning_cases import CLIP, ENTROPY_WEIGHT, VALUE_WEIGHT, WITHIN, Case, Data, find_twice
 from tests.training.models_support import in_torch
 from warpdrive_min.backends import cuda_c
 from warpdrive_min.function_manager import KERNELS
@@ -130,16 +130,7 @@ def found(data: Data) -> tuple[torch.Tensor, ...]:
     if not case.n_members:
         indices, taken = (None if each is None else each[0] for each in (indices, taken))
     rows = Rows(indices, values, taken, data.weights, data.total)
-    learning.find(rows)
-    first = gradient.clone(), learning.terms.clone()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        learning.find(rows)
-    for each in (gradient, learning.terms):
-        each.fill_(torch.nan)
-    graph.replay()
-    assert torch.equal(gradient, first[0])  # the same bits twice
-    assert torch.equal(learning.terms, first[1])
+    find_twice(learning, rows, gradient)
     return gradient, learning.terms, values
 
 

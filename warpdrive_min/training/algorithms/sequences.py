@@ -60,8 +60,8 @@ class _OfSequences(ActorCriticAlgorithm):
     ) -> Learning | None:
         n_steps, n_envs, n_agents = buffer.rewards.shape
         empty: dict[str, Any] = {"device": buffer.rewards.device}
-        n_parts, self._values_come_first = n_steps // self._n_together, True
-        # a time limit's value needs the state after all earlier steps
+        n_parts = n_steps // self._n_together
+        self._values_come_first = True  # a time limit's value needs the state after all earlier steps
         buffer.states = torch.zeros(n_parts + 1, n_envs, n_agents, self.model.state_size, dtype=torch.float32, **empty)
         self._begins = torch.zeros(n_steps, n_envs, dtype=torch.int32, **empty)
         """1 if an episode begins with the step."""

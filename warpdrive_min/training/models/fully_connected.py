@@ -186,11 +186,6 @@ class FullyConnected(ActorCritic):
         below = self.fc if self.value_fc is None else self.value_fc
         return below.head_outputs(observations, self.vf_head).squeeze(-1)
 
-    @property
-    def has_value(self) -> bool:
-        """True until `delete_value_head` deletes the value head."""
-        return "vf_head" in self._modules
-
     def as_layers(self) -> Layers | str:
         """Return the layers' sizes, or a reason against them."""
         perceptron = self.as_perceptron()

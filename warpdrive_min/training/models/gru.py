@@ -91,11 +91,6 @@ class GRU(Recurrent):
         value = layers(self.value_units or self.units, self.vf_head) if self.has_value else []
         return GatedNetwork(layers(self.units, self.policy_head), value, self.units.fc.activation == "tanh")
 
-    @property
-    def has_value(self) -> bool:
-        """True until `delete_value_head` deletes the value head."""
-        return "vf_head" in self._modules
-
     def delete_value_head(self) -> None:
         """Delete the value head, and its layers and units if separate."""
         self.value_units, self.state_size = None, self.policy_head.in_features

@@ -161,6 +161,11 @@ class Stochastic(nn.Module):
         else:
             self.register_buffer("log_std", log_std)
 
+    @property
+    def has_value(self) -> bool:
+        """True until `delete_value_head` deletes the value head, ``vf_head``."""
+        return "vf_head" in self._modules
+
     def delete_value_head(self) -> None:
         """Delete parameters used only by the value head.
 

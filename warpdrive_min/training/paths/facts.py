@@ -143,14 +143,20 @@ def first_reason(rules: Iterable[Rule], facts: Facts) -> str | None:
     return next((reason for each in rules if (reason := each.why_not(facts)) is not None), None)
 
 
-@rule(f"two hidden layers of {' or '.join(f'`{name}`' for name in ACTIVATIONS)}")
-def two_layers(facts: Facts) -> str | None:
-    """Refuse layers that the kernels do not support."""
-    layers = facts.network
+def misfit(layers: Layers | str, n: int, needs: str, n_units: int = 0) -> str | None:
+    """Return why these are not ``n`` supported hidden layers, or None.
+
+    ``n_units`` of the layers are gated units, which do not count.
+    """
     if isinstance(layers, str):
         return layers
     if layers.activation not in ACTIVATIONS:
         return f"the activation must be {' or '.join(ACTIVATIONS)} (got {layers.activation!r})"
-    if len(layers.hidden) != 2:
-        return f"needs two hidden layers (got {len(layers.hidden)})"
-    return None
+    got = len(layers.hidden) - n_units
+    return None if got == n else f"needs {needs} (got {got})"
+
+
+@rule(f"two hidden layers of {' or '.join(f'`{name}`' for name in ACTIVATIONS)}")
+def two_layers(facts: Facts) -> str | None:
+    """Refuse layers that the kernels do not support."""
+    return misfit(facts.network, 2, "two hidden layers")

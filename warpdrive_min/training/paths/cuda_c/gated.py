@@ -19,7 +19,7 @@ from warpdrive_min.training.paths.cuda_c.one_pass import (
     constants_of_loss,
     processors,
 )
-from warpdrive_min.training.paths.facts import Facts, rule
+from warpdrive_min.training.paths.facts import Facts, misfit, rule
 from warpdrive_min.training.paths.fused.loss import N_TERMS, Learned
 from warpdrive_min.training.paths.fused.network import offset_of
 from warpdrive_min.training.paths.triton.launch import compiled_ahead
@@ -125,14 +125,7 @@ class Sizes(NamedTuple):
 @rule(f"gated units on one hidden layer of {' or '.join(f'`{name}`' for name in ACTIVATIONS)}")
 def one_layer(facts: Facts) -> str | None:
     """Refuse networks that the kernels do not support."""
-    layers = facts.gated
-    if isinstance(layers, str):
-        return layers
-    if layers.activation not in ACTIVATIONS:
-        return f"the activation must be {' or '.join(ACTIVATIONS)} (got {layers.activation!r})"
-    if len(layers.hidden) != 2:
-        return f"needs one hidden layer below the gated units (got {len(layers.hidden) - 1})"
-    return None
+    return misfit(facts.gated, 1, "one hidden layer below the gated units", n_units=1)
 
 
 @rule(
