@@ -53,6 +53,13 @@ def test_fetch_reads_numbers_of_every_dtype():
     assert fetch({}) == {}
 
 
+@pytest.mark.gpu
+def test_fetch_reads_from_several_devices():
+    """Gathered states of ranks are on the CPU, shared weights on a GPU."""
+    host = torch.tensor([2.0, 3.0])
+    assert fetch({"a": torch.tensor(1.0, device="cuda"), "b": host.sum(), "c": host.mean()}) == {"a": 1, "b": 5, "c": 2.5}
+
+
 def test_row_names_policy_and_metric():
     """A row has run metrics, then each policy's by name."""
     got = make_row(12, 34_000, 1.5, {"tagger": {"loss": 0.5}, "runner": {"loss": 2.0}}, steps_per_s=1e6)

@@ -98,20 +98,22 @@ def read(
 
 
 def fetch(numbers: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Read tensors in one copy; synchronises.
+    """Read tensors in one copy from each device; synchronises.
 
     Returns:
         A float for each 0-d tensor, a float64 array for each other one.
     """
 
-    def kind(name: str) -> tuple[str, torch.Size]:
-        return str(numbers[name].dtype), numbers[name].shape
+    def kind(name: str) -> tuple[str, str, torch.Size]:
+        tensor = numbers[name]
+        return str(tensor.device), str(tensor.dtype), tensor.shape
 
     if not numbers:
         return {}
     names = sorted(numbers, key=kind)
-    alike = [torch.stack([numbers[name] for name in each]) for _, each in groupby(names, kind)]
-    together, at = torch.cat([each.double().flatten() for each in alike]).cpu().numpy(), 0
+    alike = [torch.stack([numbers[name] for name in each]).double().flatten() for _, each in groupby(names, kind)]
+    by_device = [torch.cat(list(each)).cpu() for _, each in groupby(alike, lambda each: each.device)]
+    together, at = torch.cat(by_device).numpy(), 0
     read = dict[str, Any]()
     for name in names:
         shape, n = numbers[name].shape, numbers[name].numel()
