@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from contextlib import contextmanager
 
 import pytest
@@ -83,11 +85,37 @@ def test_only_training_on_a_gpu_starts_early(command, started, monkeypatch):
     """`train` starts what its words name, and waits for it."""
     calls = []
     monkeypatch.setattr(early, "_threads", [])
-    monkeypatch.setattr(early, "_prepare", lambda: calls.append("driver"))
+    monkeypatch.setattr(early, "_start_driver", lambda: calls.append("driver"))
     monkeypatch.setattr(early.numba_server, "start", lambda: calls.append("numba"))
     early.start(command.split())
     early.wait()
     assert sorted(calls) == started
+
+
+def test_triton_is_prepared_once(monkeypatch):
+    """Triton is prepared once, however many policies need it."""
+    calls = []
+    monkeypatch.setattr(early, "_threads", [])
+    monkeypatch.setattr(early, "_prepare_triton", lambda: calls.append("triton"))
+    early.prepare_triton.cache_clear()
+    for _ in range(2):
+        early.prepare_triton()
+    early.prepare_triton.cache_clear()
+    early.wait()
+    assert calls == ["triton"]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("backend", ON_GPU)
+def test_command_does_not_import_triton(backend, tmp_path):
+    """The README's training run needs no Triton, whose import takes time."""
+    words = ["train", "-e", "cartpole", "--config", "ppo", "--set", "trainer.num_episodes=64"]
+    words += ["--set", f"trainer.env_backend={backend}", "--set", f"saving.basedir={tmp_path}"]
+    command = [sys.executable, "-X", "importtime", "-m", "warpdrive_min", *words]
+    imports = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    names = {line.rpartition("|")[2].strip() for line in imports.splitlines()}
+    assert "torch" in names
+    assert "triton" not in names
 
 
 @pytest.mark.gpu

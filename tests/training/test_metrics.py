@@ -57,7 +57,11 @@ def test_fetch_reads_numbers_of_every_dtype():
 def test_fetch_reads_from_several_devices():
     """Gathered states of ranks are on the CPU, shared weights on a GPU."""
     host = torch.tensor([2.0, 3.0])
-    assert fetch({"a": torch.tensor(1.0, device="cuda"), "b": host.sum(), "c": host.mean()}) == {"a": 1, "b": 5, "c": 2.5}
+    assert fetch({"a": torch.tensor(1.0, device="cuda"), "b": host.sum(), "c": host.mean()}) == {
+        "a": 1,
+        "b": 5,
+        "c": 2.5,
+    }
 
 
 def test_row_names_policy_and_metric():

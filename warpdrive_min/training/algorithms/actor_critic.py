@@ -21,6 +21,7 @@ from warpdrive_min.training.algorithms.shuffle import Shuffle
 from warpdrive_min.training.config import TrainerConfig, precision
 from warpdrive_min.training.loop.policies import PolicyGroup
 from warpdrive_min.training.loop.rollout import RolloutBuffer
+from warpdrive_min.training.paths import early
 from warpdrive_min.training.paths.exact.exact import Exact
 from warpdrive_min.training.paths.facts import Facts
 from warpdrive_min.training.paths.fused import loss as fused_loss
@@ -139,6 +140,8 @@ class ActorCriticAlgorithm:
         self._evaluation = None if evaluate is None else evaluate(facts, self.model.as_network(), of_value=True)
         """Evaluation of values by a kernel; None: the model."""
         learning = group.choose("learning", facts)
+        if learning.path.is_in_triton:
+            early.prepare_triton()
         self._is_fused = learning.path is LOSS_KERNEL
         """True if the loss is a kernel."""
         self._one_pass = f"forward + loss + backward: {learning.path.name}"

@@ -37,6 +37,11 @@ class Path:
         """Return the reason against the path, or None."""
         return first_reason(self.rules, facts)
 
+    @property
+    def is_in_triton(self) -> bool:
+        """True if the path has kernels in Triton."""
+        return triton in self.rules
+
 
 @dataclass(frozen=True)
 class Choice:
