@@ -11,6 +11,7 @@ import torch
 
 from envs import ENVS
 from tests.training.builders import ON_GPU, PPO, make_trainer
+from warpdrive_min.backends.gpu import GpuBackend
 from warpdrive_min.training.paths import ahead, early
 from warpdrive_min.training.paths.triton.launch import compiled_ahead, launch, rehearsal
 
@@ -77,19 +78,37 @@ def test_nothing_is_rehearsed_on_a_cpu():
     [
         ("evaluate", []),
         ("train --backend host", []),
-        ("train", ["driver"]),
-        ("train --backend numba", ["driver", "numba"]),
+        ("train --set trainer.env_backend=host", []),
+        ("train", ["GPU 0"]),
+        ("train --backend numba", ["GPU 0", "numba"]),
+        ("train --gpus 2", []),
     ],
 )
 def test_only_training_on_a_gpu_starts_early(command, started, monkeypatch):
     """`train` starts what its words name, and waits for it."""
     calls = []
     monkeypatch.setattr(early, "_threads", [])
-    monkeypatch.setattr(early, "_start_driver", lambda: calls.append("driver"))
+    monkeypatch.setattr(GpuBackend, "start", lambda _, index: calls.append(f"GPU {index}"))
     monkeypatch.setattr(early.numba_server, "start", lambda: calls.append("numba"))
     early.start(command.split())
     early.wait()
     assert sorted(calls) == started
+
+
+def test_rank_starts_its_own_gpu(monkeypatch):
+    """A rank starts its own GPU; an error there is left to the command."""
+    calls = []
+
+    def start(_, index):
+        calls.append(index)
+        raise OSError("planted")
+
+    monkeypatch.setattr(early, "_threads", [])
+    monkeypatch.setattr(GpuBackend, "start", start)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    early.start(["train", "--gpus", "2"])
+    early.wait()
+    assert calls == [1]
 
 
 def test_triton_is_prepared_once(monkeypatch):

@@ -14,7 +14,7 @@ import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from warpdrive_min.backends.base import Constant
 from warpdrive_min.backends.cache import VARIABLE, cached, excerpt
@@ -266,11 +266,17 @@ _IMPORTING: Final = threading.Lock()
 """Held while `cuda.core` is imported, which other threads would otherwise get unfinished."""
 
 
-def _nvrtc(text: str, source: Path, path: Path, architecture: str, exact: bool) -> None:
+def nvrtc() -> Any:
+    """Return the package that calls NVRTC; its import is slow."""
     with _IMPORTING:
-        from cuda.core import Program, ProgramOptions  # noqa: PLC0415  (optional)
+        import cuda.core  # noqa: PLC0415  (optional)
+    return cuda.core
+
+
+def _nvrtc(text: str, source: Path, path: Path, architecture: str, exact: bool) -> None:
+    package = nvrtc()
     with empty_headers(HOST_HEADERS) as folder:
-        options = ProgramOptions(
+        options = package.ProgramOptions(
             std="c++17",
             arch=architecture,
             fma=not exact,
@@ -279,7 +285,7 @@ def _nvrtc(text: str, source: Path, path: Path, architecture: str, exact: bool) 
             name=str(source),
         )
         try:
-            path.write_bytes(bytes(Program(text, "c++", options).compile("cubin").code))
+            path.write_bytes(bytes(package.Program(text, "c++", options).compile("cubin").code))
         except Exception as error:
             what = f"{source}: does not compile (NVRTC, {architecture})"
             raise CompileError(f"{what}: {excerpt(errors_first(str(error)))}") from error

@@ -43,6 +43,22 @@ class GpuBackend(Backend):
         """Wait for the GPU."""
         torch.cuda.synchronize()
 
+    def start(self, index: int) -> None:
+        """Create the context of a GPU, which torch will use, and load NVRTC.
+
+        Imports no torch; any thread may call it.
+
+        Raises:
+            OSError: There is no driver.
+            WarpDriveError: The driver's error; there may be no such GPU.
+        """
+        device, context = ctypes.c_int(), ctypes.c_void_p()
+        _call("cuInit", 0)
+        _call("cuDeviceGet", ctypes.byref(device), index)
+        _call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+        if (cuda_c.gpu_compiler() or "").startswith("nvrtc"):
+            cuda_c.nvrtc()
+
     @property
     def why_no_program(self) -> str | None:
         """Reason against `program`: the missing compiler, or None."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
 import functools
+import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from threading import Thread
-from typing import Final
+from typing import Any, Final
 
-from warpdrive_min.backends import numba_server
+from warpdrive_min.backends import BACKENDS, numba_server
 from warpdrive_min.errors import WarpDriveError
 
 _threads: Final[list[Thread]] = []
@@ -17,10 +17,15 @@ _threads: Final[list[Thread]] = []
 
 def start(words: Sequence[str]) -> None:
     """Start what a command will need; its words are not checked yet."""
-    if words[:1] != ["train"] or {"host", "cpu"} & set(words):
+    values = {word.rpartition("=")[2] for word in words}
+    if words[:1] != ["train"] or {"host", "cpu"} & values:
         return
-    _run(_start_driver)
-    if "numba" in words:
+    rank = os.environ.get("LOCAL_RANK")
+    if rank is None and any(word in ("--gpus", "-n") or "num_gpus" in word for word in words):
+        return  # its ranks will do this
+    backend: Any = BACKENDS["numba" if "numba" in values else "pycuda"]
+    _run(lambda: backend.start(int(rank or 0)))
+    if "numba" in values:
         with suppress(WarpDriveError):  # the command reports it
             numba_server.start()
 
@@ -41,23 +46,21 @@ def wait() -> None:
 
 
 def _run(prepare: Callable[[], object]) -> None:
-    _threads.append(Thread(target=prepare, daemon=True))
+    def attempt() -> None:
+        with suppress(Exception):  # a later use reports it
+            prepare()
+
+    _threads.append(Thread(target=attempt, daemon=True))
     _threads[-1].start()
-
-
-def _start_driver() -> None:
-    with suppress(OSError):  # no GPU; the command reports it
-        ctypes.CDLL("libcuda.so.1").cuInit(0)
 
 
 def _prepare_triton() -> None:
     """Import Triton, hash its files and build its launcher."""
-    with suppress(Exception):  # a later use reports it
-        from triton.runtime.cache import triton_key
+    from triton.runtime.cache import triton_key
 
-        key = Thread(target=triton_key, daemon=True)
-        key.start()
-        from triton.backends.nvidia.driver import CudaUtils
+    key = Thread(target=triton_key, daemon=True)
+    key.start()
+    from triton.backends.nvidia.driver import CudaUtils
 
-        CudaUtils()  # compiled by a C compiler
-        key.join()
+    CudaUtils()  # compiled by a C compiler
+    key.join()
