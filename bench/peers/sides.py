@@ -337,10 +337,10 @@ class PeerSolver:
     def __init__(self, job: PeerJob, run: Run) -> None:
         self._job, self._run = job, run
         self._folder = scratch_folder(self, "peer")
-        self._unchecked: list[Measurement] = []
         self._n_runs = 0
-        self.reply = self._solve(0, self._caches())[1]
+        self.reply = self._solve(0, self._caches(), is_timed=False)[1]
         """Answer of the first, untimed process."""
+        self._unchecked: list[Measurement] = []
 
     def sample(self, index: int) -> dict[str, float]:
         """Time a run from seed ``index + 1``, after a process that only imports.
@@ -353,13 +353,19 @@ class PeerSolver:
         with started(self._job, self._run, caches) as peer:
             ask(self._job, peer, "device", adapter=self._job.peer.adapter)
             import_s = time.perf_counter() - began
-        seconds, _ = self._solve(index + 1, caches)
+        seconds, said = self._solve(index + 1, caches)
+        self._unchecked.append(learning.peer_measurement(self._job, said))
         import_s = import_share(import_s, seconds)
         return {"import_s": import_s, "theirs_s": seconds - import_s}
 
     def check(self) -> Check:
-        """Check the runs since the last check, by the peer's greedy episodes."""
+        """Check the runs since the last check, by the peer's greedy episodes.
+
+        If there was none, check the environment's steps in the first process.
+        """
         found, self._unchecked = self._unchecked, []
+        if not found:
+            return correctness(self._job.axes["env"], self.reply["trace"])
         for each in found:
             if each.before is not None and not each.before.passed:
                 return each.before
@@ -368,16 +374,15 @@ class PeerSolver:
         detail = f"{missed} of {len(found)} runs missed a mean return of {threshold:g} in greedy episodes"
         return Check(passed=missed == 0, max_error=float(missed), oracle=learning.OWN_ACCOUNT, detail=detail)
 
-    def _solve(self, seed: int, caches: Mapping[str, str]) -> tuple[float, Message]:
+    def _solve(self, seed: int, caches: Mapping[str, str], *, is_timed: bool = True) -> tuple[float, Message]:
         """Train in a new process; return its seconds and its report."""
-        job, point = self._job, {**learning.peer_point(self._job), "seed": seed}
+        job, point = self._job, {**learning.peer_point(self._job), "seed": seed, "is_timed": is_timed}
         began = time.perf_counter()
         with started(job, self._run, caches) as peer:
             ask(job, peer, "solve", adapter=job.peer.adapter, point=point)
             seconds = time.perf_counter() - began
             said = ask(job, peer, "solution")
         _require_our_card(job, said["card"])
-        self._unchecked.append(learning.peer_measurement(job, said))
         return seconds, said
 
     def _caches(self) -> dict[str, str]:

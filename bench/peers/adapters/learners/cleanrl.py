@@ -18,7 +18,7 @@ from unittest.mock import patch
 from .. import gymnasium as environments
 from ..gymnasium import IDS
 from ..work import Point, temporary_folder, torch_processor
-from .returns import Returns
+from .returns import Returns, total_steps
 
 PACKAGES = ("cleanrl", "torch", "gymnasium", "numpy")
 STEPS = 16
@@ -118,7 +118,7 @@ class Learner:
                 return found
 
         began = time.perf_counter()
-        options = {**self._point["options"], "total-timesteps": self._point["total_steps"], "seed": self._point["seed"]}
+        options = {**self._point["options"], "total-timesteps": total_steps(self._point), "seed": self._point["seed"]}
         try:
             with (
                 patch.object(gymnasium.wrappers, "RecordEpisodeStatistics", Recorded),
@@ -143,19 +143,23 @@ class Learner:
         }
 
     def _played(self, n_episodes: int) -> list[float]:
-        """Return the returns of greedy episodes."""
+        """Return the returns of greedy episodes, played at once."""
         import gymnasium  # noqa: PLC0415  (theirs)
+        import numpy as np  # noqa: PLC0415
         import torch  # noqa: PLC0415
 
-        env, returns = gymnasium.make(IDS[self._point["env"]]), list[float]()
+        envs = [gymnasium.make(IDS[self._point["env"]]) for _ in range(n_episodes)]
+        observations = [env.reset(seed=seed)[0] for seed, env in enumerate(envs)]
+        returns, playing = [0.0] * n_episodes, list(range(n_episodes))
         device = next(self._agent.parameters()).device
-        for seed in range(n_episodes):
-            observation, total, is_over = env.reset(seed=seed)[0], 0.0, False
-            while not is_over:
-                logits = self._agent.actor(torch.as_tensor(observation, device=device))
-                observation, reward, *ends, _ = env.step(int(logits.argmax()))
-                total, is_over = total + float(reward), any(ends)
-            returns.append(total)
+        while playing:
+            logits = self._agent.actor(torch.as_tensor(np.stack([observations[k] for k in playing]), device=device))
+            still = list[int]()
+            for k, action in zip(playing, logits.argmax(1).tolist(), strict=True):
+                observations[k], reward, *ends, _ = envs[k].step(action)
+                returns[k] += float(reward)
+                still += [] if any(ends) else [k]
+            playing = still
         return returns
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from .. import gymnasium as environments
 from ..gymnasium import IDS
 from ..work import Point, torch_processor
-from .returns import Returns
+from .returns import Returns, total_steps
 
 PACKAGES = ("stable-baselines3", "gymnasium", "torch", "numpy")
 
@@ -49,7 +49,7 @@ class Learner:
     def train(self) -> None:
         """Train; return at the threshold, or after all steps. Waits."""
         began = time.perf_counter()
-        self._model.learn(self._point["total_steps"], callback=self._continues)
+        self._model.learn(total_steps(self._point), callback=self._continues)
         self._seconds = time.perf_counter() - began
 
     def _continues(self, seen: dict[str, Any], _: dict[str, Any]) -> bool:
