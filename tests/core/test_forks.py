@@ -46,23 +46,23 @@ def test_fork_server_that_ran_nothing_gives_all_threads(found):
     assert found["fork server"]["threads"] == [2, 2]
 
 
-@pytest.mark.parametrize(("imported", "is_noted"), [("torch", True), ("json", False)])
-def test_fork_is_noted_once_torch_may_have_threads(imported, is_noted):
-    """A fork is recorded if torch is imported.
+NOTED = "import os, warpdrive_min, {}\nif os.fork() == 0:\n    print(warpdrive_min.forks.forked, flush=True)\n"
+NOTED += "    os._exit(0)\nos.wait()\n"
 
-    The package need not have been used before. Without torch no threads are lost.
-    """
-    code = (
-        f"import os, warpdrive_min, {imported}\nif os.fork() == 0: print(warpdrive_min.forks.forked)\nelse: os.wait()"
-    )
-    assert run_python("-c", code) == f"{is_noted}\n"
+
+def test_fork_without_torch_loses_no_threads():
+    """A fork is not recorded if torch is not imported."""
+    assert run_python("-c", NOTED.format("json")) == "False\n"
 
 
 def test_process_that_only_forks_gives_its_children_all_threads():
-    """Children of a declared fork server have all threads; theirs have one."""
-    code = (
-        "import os, torch\nfrom warpdrive_min import forks\ntorch.set_num_threads(2)\nforks.serve_forks()\n"
+    """Children of a declared fork server have all threads; theirs have one.
+
+    Before, a fork is recorded, as torch is imported; the package need not have been used.
+    """
+    code = NOTED.format("torch") + (
+        "import torch\nfrom warpdrive_min import forks\ntorch.set_num_threads(2)\nforks.serve_forks()\n"
         "for _ in range(2):\n    if os.fork():\n        os.wait()\n        break\n"
         "    print(forks.threads(), flush=True)"
     )
-    assert run_python("-c", code) == "2\n1\n"
+    assert run_python("-c", code) == "True\n2\n1\n"
