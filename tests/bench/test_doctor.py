@@ -147,6 +147,7 @@ def test_more_threads_than_the_container_allows_are_a_problem(monkeypatch, tmp_p
     seen = {"cores": 16, "cpu_limit": limit, "cpu": "by hand"}
     monkeypatch.setattr(doctor.machine, "fingerprint", lambda device: seen)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
+    monkeypatch.setattr(doctor, "LOAD_WINDOW_S", 0.0)
     (finding,) = (each for each in doctor._cpu(tmp_path) if each.topic == "container limit")
     assert finding.level == level
     assert finding.do == ("set OMP_NUM_THREADS=1" if level == "problem" else "")
