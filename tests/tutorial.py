@@ -16,6 +16,7 @@ A page with the comment `<!-- continues OTHER.md -->` starts where the other pag
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import re
 from dataclasses import dataclass
@@ -60,12 +61,13 @@ class Block:
         return compile("\n" * (self.line - 1) + self.text, str(self.page), "exec", dont_inherit=True)
 
 
+@functools.cache
 def blocks(page: Path) -> list[Block]:
     """Read a page's blocks, after those of the page it continues."""
     text = page.read_text()
     found = []
     if before := re.search(r"<!-- continues (\S+) -->", text):
-        found = blocks(page.parent / before[1])
+        found = [*blocks(page.parent / before[1])]
     fences = [token for token in MarkdownIt().parse(text) if token.type == "fence"]
     for fence, after in zip(fences, [*fences[1:], None], strict=False):
         assert fence.map is not None

@@ -6,6 +6,7 @@ tails. One gate of each pair is of equal code; in the other one point is 3 % slo
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -38,6 +39,7 @@ Verdicts = tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.int64]]
 # ------------------------------------------------------------------ noise
 
 
+@functools.cache
 def recorded() -> list[Array]:
     """Return the recorded rounds of equal code, of each point."""
     folder = RESULTS / ARCHIVE / "comparisons"
