@@ -59,6 +59,11 @@ def by_night(*values: Any) -> Any:
     return pytest.param(*values, marks=pytest.mark.nightly)
 
 
+def by_day(cases: Iterable[Any], chosen: Container[Any]) -> list[Any]:
+    """Return cases as parameters, those that are not chosen as nightly."""
+    return [case if case in chosen else by_night(*(case if isinstance(case, tuple) else (case,))) for case in cases]
+
+
 BACKENDS_HERE = [_parameter(name) for name, backend in BACKENDS.items() if backend.availability().available]
 """Backends of this machine, as parameters; without a GPU `numba` is simulated."""
 
@@ -238,6 +243,8 @@ KINDS = (
     "rice, negotiation",
 )
 """One scenario for each kind of kernel, as Numba compiles all slowly."""
+QUICK_KINDS = [kind for kind in KINDS if kind not in ("tag_continuous, spread", "covid19_economy")]
+"""Kinds that Numba compiles, and simulates, in less time."""
 
 
 def random_tag_config(seed: int) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import sys
 import warnings
 
@@ -15,7 +16,7 @@ from envs.classic_control.pendulum import Pendulum
 from tests.bridges.negotiation import Oracle, negotiating
 from tests.environments.counter import Counter, PythonCounter
 from tests.environments.lookout import Lookout, seen
-from tests.support import TAG_CONFIGS, on_every_backend
+from tests.support import TAG_CONFIGS, by_day, on_every_backend
 from warpdrive_min import EnvWrapper, spaces
 from warpdrive_min.errors import ConfigError, DataError
 
@@ -123,20 +124,24 @@ def test_tensors_hold_what_the_numpy_arrays_hold():
     assert all(torch.equal(*each) for each in kept), "a later step must not write into what was returned"
 
 
+SEVERAL = {"cartpole": lambda: CartPole(episode_length=3), "lookout": lambda: Lookout(1), "negotiating": negotiating}
+MODES = list(itertools.product(SEVERAL, AutoresetMode))
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize(
-    "env",
-    [lambda: CartPole(episode_length=3), lambda: Lookout(1), negotiating],
-    ids=["cartpole", "lookout", "negotiating"],
+    ("env", "mode"),
+    by_day(MODES, [each for each in MODES if "cartpole" in each or AutoresetMode.SAME_STEP in each]),
 )
 @pytest.mark.parametrize("backend", ["numba", "pycuda"])
-@pytest.mark.parametrize("mode", AutoresetMode)
 def test_step_and_reset_do_not_synchronise(backend, env, mode):
     """`step` and `reset` make no synchronising CUDA call.
 
     Torch checks arrays, a Dict, and masks in infos.
     """
-    envs = GymnasiumVectorEnv(env(), num_envs=64, env_backend=backend, agents_as_envs=True, autoreset_mode=mode)
+    envs = GymnasiumVectorEnv(
+        SEVERAL[env](), num_envs=64, env_backend=backend, agents_as_envs=True, autoreset_mode=mode
+    )
     envs.reset()
     actions = torch.ones(envs.action_space.shape, dtype=torch.int64, device=envs.wrapper.cuda_data_manager.device)
     mask = actions.reshape(envs.num_envs, -1)[:, 0] > 0

@@ -10,7 +10,7 @@ from envs.classic_control.pendulum import Pendulum
 from tests.bridges.negotiation import Oracle, negotiating
 from tests.environments.counter import Counter
 from tests.environments.lookout import Lookout, seen
-from tests.support import TAG_CONFIGS, on_every_backend
+from tests.support import BACKENDS_HERE, TAG_CONFIGS, on_backends, on_every_backend
 from warpdrive_min import Environment, EnvWrapper, spaces
 from warpdrive_min.errors import ConfigError
 
@@ -78,8 +78,7 @@ def test_specs_say_shapes_and_kinds():
 # ------------------------------------------------------------------ rollouts and restarts
 
 
-@on_every_backend
-@pytest.mark.parametrize("name", environments())
+@on_backends("name", environments(), BACKENDS_HERE, numba=["cartpole"])
 def test_random_rollout_is_that_of_single_steps(backend, name):
     """A random rollout is bit-identical to TorchRL's own loop."""
     got, want = [], []

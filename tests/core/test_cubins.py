@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from envs import ENVS
-from tests.support import KINDS, SCENARIOS, by_night, needs_cuda_compiler
+from tests.support import QUICK_KINDS, SCENARIOS, by_night, needs_cuda_compiler
 from warpdrive_min.backends import cuda_c
 from warpdrive_min.environment import environment_constants
 from warpdrive_min.function_manager import LaunchShape, core_sources
@@ -47,7 +47,7 @@ VARIANTS = ("cartpole, pool", "tag_gridworld, partial, pool", "rice", "rice, tra
 """Forms of a source which is built exact in another form."""
 BUILDS = [(form, False) for form in FORMS] + [(form, True) for form in SCENARIOS if form not in VARIANTS]
 BY_DAY = (
-    *((form, False) for form in (*KINDS, "tag_continuous, 5000", "tag_gridworld, 10000, shared")),
+    *((form, False) for form in (*QUICK_KINDS, "tag_continuous, 5000", "tag_gridworld, 10000, shared")),
     ("acrobot", True),
 )
 """Builds of each kind of source; the others are nightly."""

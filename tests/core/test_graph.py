@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.agreement import assert_same_bits, start
-from tests.support import KINDS, SCENARIOS, on_backends
+from tests.support import QUICK_KINDS, SCENARIOS, on_backends
 from warpdrive_min import BACKENDS, capture
 from warpdrive_min.agreement.stepping import snapshot
 from warpdrive_min.errors import BindingError, ConfigError
@@ -21,7 +21,7 @@ gpu_backends = [
 ] or [pytest.param("pycuda", marks=pytest.mark.gpu)]
 
 
-@on_backends("case", SCENARIOS, gpu_backends, numba=KINDS)
+@on_backends("case", SCENARIOS, gpu_backends, numba=QUICK_KINDS)
 def test_replay_equals_eager(case, backend):
     """A replay of draws, steps and restarts is bit-identical to eager."""
     name, config = SCENARIOS[case]

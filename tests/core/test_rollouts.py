@@ -65,7 +65,9 @@ def assert_kept(steps: Steps, index: int, want: EnvWrapper) -> None:
         )
 
 
-@on_backends("form", FORMS if torch.cuda.is_available() else FEW, BACKENDS_HERE, numba=FEW)
+@on_backends(
+    "form", FORMS if torch.cuda.is_available() else FEW, BACKENDS_HERE, numba=FEW[:3], pycuda=(*FEW, "rice, trade")
+)
 def test_rollouts_are_single_draws_and_steps(form, backend):
     """Rollouts are bit-identical to single draws and steps.
 

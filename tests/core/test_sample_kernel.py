@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.core import kernel_runner
-from tests.support import on_every_backend, on_every_other_backend
+from tests.support import by_day, on_every_backend, on_every_other_backend
 from warpdrive_min import rng
 
 SEED = np.array([11, -3], np.int32)
@@ -152,11 +153,12 @@ POSSIBLE = {
 }
 
 
+ROWS = list(itertools.product((False, True), repeat=3))
+
+
 @pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")  # of Numba's simulator
 @on_every_backend
-@pytest.mark.parametrize("is_argmax", [False, True])
-@pytest.mark.parametrize("is_logits", [False, True])
-@pytest.mark.parametrize("is_masked", [False, True])
+@pytest.mark.parametrize(("is_masked", "is_logits", "is_argmax"), by_day(ROWS, ROWS[::3]))
 def test_impossible_rows_are_alike_on_every_backend(
     backend: str, is_masked: bool, is_logits: bool, is_argmax: bool
 ) -> None:
@@ -233,10 +235,12 @@ def test_statistics_match_double_precision(backend: str, is_logits: bool) -> Non
     np.testing.assert_allclose(sampler.entropy, entropy, rtol=2e-6, atol=5e-6)
 
 
+SHAPES = [(7, 4, (6,)), (3, 11, (4, 1, 3, 2, 2)), (2, 1, (300,)), (1, 30, (3, 2))]
+FORMS = list(itertools.product(SHAPES, (False, True), (False, True)))
+
+
 @on_every_other_backend
-@pytest.mark.parametrize("is_logits", [False, True])
-@pytest.mark.parametrize("is_masked", [False, True])
-@pytest.mark.parametrize("shape", [(7, 4, (6,)), (3, 11, (4, 1, 3, 2, 2)), (2, 1, (300,)), (1, 30, (3, 2))])
+@pytest.mark.parametrize(("shape", "is_masked", "is_logits"), by_day(FORMS, FORMS[::3]))
 def test_draws_are_bit_identical_to_numpy(
     backend: str, is_logits: bool, is_masked: bool, shape: tuple[int, int, tuple[int, ...]]
 ) -> None:

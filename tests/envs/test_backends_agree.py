@@ -16,11 +16,12 @@ from tests.support import (
     COMPILERS,
     KINDS,
     OTHER_BACKENDS,
+    QUICK_KINDS,
     SCENARIOS,
     TAG_CONFIGS,
+    by_day,
     is_simulated,
     on_backends,
-    on_every_other_backend,
 )
 from warpdrive_min.agreement import Agreement
 from warpdrive_min.policies import random_policy
@@ -55,8 +56,7 @@ MODES = {f"tag_continuous, {mode}": ("tag_continuous", config) for mode, config 
 STEPPED = SCENARIOS | {case: run for case, run in MODES.items() if run not in SCENARIOS.values()}
 
 
-@on_every_other_backend
-@pytest.mark.parametrize("case", STEPPED)
+@on_backends("case", STEPPED, numba=KINDS)
 def test_step_agrees_from_the_same_state(case, backend):
     """Each step from the same state gives the reference's arrays."""
     name, config = STEPPED[case]
@@ -65,6 +65,10 @@ def test_step_agrees_from_the_same_state(case, backend):
     if not is_simulated(backend):
         assert result.n_done > 0, "the run must end episodes"
         assert n_tagged > 0 or not name.startswith("tag"), "the run must exercise a tag"
+
+
+FREE_ON_NUMBA = (*QUICK_KINDS, "cartpole", "tag_continuous")
+"""Of the kernels for many agents, and of Covid-19, single steps are compared by day."""
 
 
 @functools.cache
@@ -77,10 +81,13 @@ def oracles_run(case, n_envs, n_steps):
 @pytest.mark.parametrize(
     ("backend", "case"),
     [
-        pytest.param(*backend.values, case, marks=[*backend.marks, *shipped], id=f"{case}-{backend.values[0]}")
+        pytest.param(*backend.values, case, marks=[*backend.marks, *more], id=f"{case}-{backend.values[0]}")
         for backend in OTHER_BACKENDS
         for case in SCENARIOS
-        for shipped in [[pytest.mark.as_shipped] if not is_simulated(backend.values[0]) or case == "cartpole" else []]
+        for more in [
+            [pytest.mark.as_shipped] * (not is_simulated(backend.values[0]) or case == "cartpole")
+            + [pytest.mark.nightly] * (backend.values == ("numba",) and case not in FREE_ON_NUMBA)
+        ]
     ],
 )
 def test_exact_runs_are_bit_identical(case, backend):
@@ -100,9 +107,7 @@ def test_exact_runs_are_bit_identical(case, backend):
 
 @pytest.mark.as_shipped
 @pytest.mark.parametrize("compiler", COMPILERS[1:], indirect=True)
-@pytest.mark.parametrize(
-    "case", [pytest.param(each, marks=[] if each in QUICKLY_BUILT else pytest.mark.nightly) for each in SCENARIOS]
-)
+@pytest.mark.parametrize("case", by_day(SCENARIOS, QUICKLY_BUILT))
 def test_exact_runs_do_not_depend_on_the_compiler(case, compiler):
     """Exact kernels of another C++ compiler are bit-identical too."""
     name, config = SCENARIOS[case]
@@ -113,7 +118,7 @@ def test_exact_runs_do_not_depend_on_the_compiler(case, compiler):
     assert_same_bits(got, want)
 
 
-@on_backends("case", SCENARIOS, BACKENDS_HERE, numba=KINDS, host=KINDS)
+@on_backends("case", SCENARIOS, BACKENDS_HERE, numba=QUICK_KINDS, host=KINDS, cpu=KINDS)
 def test_environment_does_not_depend_on_how_many_there_are(case, backend):
     """More environments do not change the first ones' bits.
 
@@ -142,7 +147,7 @@ SHARED = ("tag_gridworld", "tag_gridworld, partial, pool", "tag_continuous, spre
     "shared",
     [*((case, None) for case in SCENARIOS), *((case, 3) for case in SHARED)],
     BACKENDS_HERE,
-    numba=[*((case, None) for case in KINDS), (SHARED[-1], 3)],
+    numba=[*((case, None) for case in QUICK_KINDS), (SHARED[-1], 3)],
 )
 def test_finished_episode_keeps_its_last_observation_and_shows_the_new_start(shared, backend):
     """A step with auto-reset equals a step and a reset.
@@ -189,7 +194,7 @@ def test_finished_episode_keeps_its_last_observation_and_shows_the_new_start(sha
     assert not got.tensor("_done_").any()
 
 
-@on_backends("case", SCENARIOS, numba=KINDS)
+@on_backends("case", SCENARIOS, numba=QUICK_KINDS)
 def test_same_seed_draws_the_same_actions_and_starts(case, backend):
     """Equal seeds draw the reference's actions and starts; others differ."""
     name, config = SCENARIOS[case]

@@ -12,7 +12,7 @@ import torch
 from envs import ENVS
 from tests.agreement import assert_same_bits, free_run, step_from_same_state
 from tests.envs.builders import crowd
-from tests.support import is_simulated, on_backends, on_every_other_backend, random_tag_config
+from tests.support import is_simulated, on_backends, random_tag_config
 
 
 class Run(NamedTuple):
@@ -110,11 +110,13 @@ LOTS = {
 
 The simulator takes the first.
 """
-OF_EACH = ("random_tag 0", "random_tag 8", "random_crowd 1000", "random_grid 0", "random_grid 80")
+OF_EACH = [f"random_{each}" for each in ("tag 0", "tag 8", "tag 40", "grid 0", "grid 40", "grid 80")]
+OF_EACH += [f"random_crowd {first}" for first in (1000, 1008, 1016)]
 """Lots of every draw: exact or not, one block or several."""
+ON_NUMBA = ("random_tag 0", "random_crowd 1000", "random_grid 80")
 
 
-@on_backends("lot", LOTS, numba=OF_EACH, host=[*LOTS][::2])
+@on_backends("lot", LOTS, numba=ON_NUMBA, host=OF_EACH, pycuda=OF_EACH)
 def test_random_configs_agree(lot, backend):
     """Random configs agree with the reference."""
     (draw, seeds), few = LOTS[lot], is_simulated(backend)
@@ -148,8 +150,7 @@ MANY = {
 }
 
 
-@on_every_other_backend
-@pytest.mark.parametrize("case", MANY)
+@on_backends("case", MANY, numba=["5,000 agents in cells"])
 def test_many_agents_agree(case, backend):
     """Kernels for more agents than a block's threads agree.
 
@@ -175,8 +176,7 @@ FEW = {
 }
 
 
-@on_every_other_backend
-@pytest.mark.parametrize("case", FEW)
+@on_backends("case", FEW, numba=["cells"])
 def test_tags_agree_in_few_steps(case, backend):
     """Backends agree with early tags, within the simulator's few steps too."""
     n_tags, _ = agree(FEW[case], backend)
@@ -198,6 +198,10 @@ BLOCKS = [
 ]
 """Environment, full observation, agents and blocks."""
 BY_DAY = [run for run in BLOCKS if run[3] > 1 or run[2] in (5, 11)]
+BLOCKS_ON_NUMBA = [
+    *(("tag_gridworld", False, 5, 2), ("tag_gridworld", False, 60, 70)),
+    *(("tag_continuous", False, 11, 3), ("tag_continuous", True, 70, 2)),
+]
 
 
 @functools.lru_cache(maxsize=2)
@@ -210,7 +214,7 @@ def run_of_blocks(name, full, n_agents, n_envs, n_steps, backend="cpu", blocks=N
     return free_run(name, config, backend, n_envs=n_envs, n_steps=n_steps, seed=4, exact=not is_grid, **options)[0]
 
 
-@on_backends("case", BLOCKS, numba=BY_DAY, host=BY_DAY)
+@on_backends("case", BLOCKS, numba=BLOCKS_ON_NUMBA, host=BY_DAY, pycuda=BY_DAY)
 def test_results_do_not_depend_on_the_number_of_blocks(case, backend):
     """Results do not depend on the number of blocks.
 

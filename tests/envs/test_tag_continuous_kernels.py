@@ -70,7 +70,7 @@ class Run:
             np.testing.assert_array_equal(got.view(np.int32), want.view(np.int32), err_msg=f"{name} after {when}")
 
 
-@on_backends("layout", LAYOUTS, numba=[*LAYOUTS][:-1])
+@on_backends("layout", LAYOUTS, numba=("full observation", "fewer threads than agents"))
 def test_every_layout_gives_the_bits_of_the_reference(layout, backend):
     """Each launch shape is bit-identical to the reference.
 
@@ -95,8 +95,7 @@ def test_every_layout_gives_the_bits_of_the_reference(layout, backend):
     assert want.data.tensor("_episode_").max() > 1, "the run must restart episodes"
 
 
-@on_every_other_backend
-@pytest.mark.parametrize("n_observed", [3, 10, 20])
+@on_backends("n_observed", [3, 10, 20], numba=[10])
 def test_equal_distances_are_ordered_by_id(n_observed, backend):
     """Neighbours at equal distances are ordered by id.
 

@@ -276,7 +276,8 @@ def one_row(cls, backend, **config) -> Result:
 
     Its kernels have one row of observations for all agents.
     """
-    subject = Subject(target="", cls=cls, config={**FIVE, **config}, backend=backend, n_envs=7, n_steps=12)
+    n_envs, n_steps = (2, 4) if is_simulated(backend) else (7, 12)
+    subject = Subject(target="", cls=cls, config={**FIVE, **config}, backend=backend, n_envs=n_envs, n_steps=n_steps)
     return run_checks(subject, ["one-row"])[0]
 
 
