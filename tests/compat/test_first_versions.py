@@ -14,6 +14,7 @@ from warp_drive.utils.env_registrar import CustomizedEnvironmentRegistrar
 from warp_drive.utils.gpu_environment_context import CUDAEnvironmentContext
 
 from tests.compat.builders import IN_CUDA_C, name_of, needs_host
+from tests.support import by_night
 from warpdrive_min.backends import cuda_source
 from warpdrive_min.spaces import Discrete
 
@@ -92,7 +93,7 @@ def hills(tmp_path):
     return registrar
 
 
-@pytest.mark.parametrize("old_name", ["customized_env_registrar", "env_registry"])
+@pytest.mark.parametrize("old_name", ["customized_env_registrar", by_night("env_registry")])
 @pytest.mark.parametrize("backend", IN_CUDA_C)
 def test_checker_runs_an_environment_of_warpdrive_1(backend, old_name, hills, monkeypatch):
     """The checker runs an environment of WarpDrive 1."""

@@ -30,7 +30,7 @@ from tests.compat.builders import FOUR, N_ENVS, SMALL, THREADED, policy, setting
 from tests.compat.environments.towns.towns import Towns
 from tests.compat.environments.treaties.treaties import CUDATreaties
 from tests.compat.walkers import CUDAWalkers
-from tests.support import run_python
+from tests.support import on_backends, run_python
 from warpdrive_min.compat import scripts
 from warpdrive_min.compat.project import DEFAULT_CONFIGS
 from warpdrive_min.compat.trainers import run_config
@@ -112,8 +112,12 @@ def test_script_of_warpdrive_trains_unchanged(backend, tmp_path):
     ]
 
 
-@pytest.mark.parametrize("backend", ["cpu", *ON_GPU])
-@pytest.mark.parametrize("name", ["tag_continuous", "tag_gridworld_with_reset_pool", "single_pendulum"])
+@on_backends(
+    "name",
+    ["tag_continuous", "tag_gridworld_with_reset_pool", "single_pendulum"],
+    [pytest.param("cpu"), *ON_GPU],
+    numba=["single_pendulum", "tag_gridworld_with_reset_pool"],
+)
 def test_setup_trainer_and_train_trains_warpdrives_run_configs(name, backend, tmp_path):
     """WarpDrive's function trains the config's environment and policies."""
     envs = {"tag_continuous": TAG, "tag_gridworld_with_reset_pool": {"grid_length": 5, "episode_length": 6}}

@@ -85,7 +85,7 @@ def assert_drawn(actions: torch.Tensor, logits: torch.Tensor, first_draw: int) -
 @pytest.mark.parametrize(
     ("backend", "network"),
     [
-        pytest.param(*each.values, network, marks=each.marks)
+        pytest.param(*each.values, network, marks=[*each.marks, *([pytest.mark.nightly] * (network in (1, 2)))])
         for each in BACKENDS_HERE
         for network in range(len(NETWORKS) if each.values[0] in ("host", "pycuda") else 1)
     ],
@@ -296,7 +296,9 @@ def layers(*sizes: int) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize(
-    ("hidden", "is_tf32", "tolerance"), [((20,), False, 3e-6), ((72, 9), False, 3e-6), ((9, 12), True, 3e-3)], ids=str
+    ("hidden", "is_tf32", "tolerance"),
+    [by_night((20,), False, 3e-6), ((72, 9), False, 3e-6), ((9, 12), True, 3e-3)],
+    ids=str,
 )
 def test_warp_evaluates_the_network(hidden, is_tf32, tolerance):
     """A warp's lanes compute torch's results, with units in registers.
@@ -325,7 +327,7 @@ def test_warp_evaluates_the_network(hidden, is_tf32, tolerance):
 @pytest.mark.parametrize(
     ("hidden", "activation"),
     [
-        ((20,), "relu"),
+        by_night((20,), "relu"),
         ((72, 9), "tanh"),
         by_night((32, 32), "relu"),
         by_night((20,), "tanh"),
@@ -370,7 +372,7 @@ def compiled(form: str, perceptron: Perceptron, **flags: bool) -> Path:
     ("form", "hidden", "is_shared", "in_order"),
     [
         ("cartpole", (64, 64), True, False),
-        ("acrobot", (40,), False, True),
+        by_night("acrobot", (40,), False, True),
         by_night("cartpole", (64, 64), True, True),
         by_night("acrobot", (40,), False, False),
         *(

@@ -79,6 +79,7 @@ MADE: list[Trainer] = []
 
 ON_GPU = [pytest.param(backend, marks=pytest.mark.gpu) for backend in ("numba", "pycuda")]
 FAST = [each for each in BACKENDS_HERE if not is_simulated(each.values[0])]
+FAST_OR_ON_GPU = [*(each for each in FAST if not each.marks), *ON_GPU]
 """Backends that run here, but for Numba's simulator."""
 
 

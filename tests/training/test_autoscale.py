@@ -12,6 +12,7 @@ import pytest
 import torch._dynamo  # noqa: F401  (optimisers would import it in the midst of a test)
 
 from envs import CartPole, Pendulum, TagContinuous
+from tests.support import by_day
 from warpdrive_min import EnvWrapper
 from warpdrive_min.errors import ConfigError, DeviceMemoryError
 from warpdrive_min.training.config import RunConfig
@@ -80,7 +81,7 @@ def _frozen():
     gc.freeze()
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", by_day(CASES, ("A2C in parts", "PPO, reset pool", "DDPG", "two policies")))
 def test_memory_model_predicts_a_larger_trainer(name):
     """Small probes predict memory: permanent within 4 %, temporary bounded."""
     case = CASES[name]

@@ -105,6 +105,7 @@ def expected(tmp_path_factory):
 
 
 BY_DAY = [(name, "dtype") for name in ("PPO", "PPO on torch alone", "DDPG", "exact")] + [("DDPG", "device")]
+BY_DAY += [("captured, two policies", "dtype")]
 BY_DAY += [("population", changed) for changed in ("dtype", "device", "errors")]
 
 
@@ -115,9 +116,9 @@ def cases():
     """
     for name in RUNS:
         for changed in DEFAULTS:
-            is_quick = name == "recurrent" or (name, changed) in BY_DAY
-            marks = [pytest.mark.gpu] if name in ON_GPU else [] if is_quick else [pytest.mark.nightly]
-            yield pytest.param(name, changed, marks=marks)
+            is_quick = name in ("recurrent", "captured") or (name, changed) in BY_DAY
+            marks = [pytest.mark.gpu] if name in ON_GPU else []
+            yield pytest.param(name, changed, marks=marks if is_quick else [*marks, pytest.mark.nightly])
 
 
 @pytest.mark.parametrize(("name", "changed"), list(cases()))

@@ -22,6 +22,7 @@ import torch
 from torch import distributed
 
 from envs import CartPole
+from tests.support import by_night
 from tests.training.builders import make_trainer, surroundings_of_ranks  # noqa: F401  (a fixture)
 from warpdrive_min import backends
 from warpdrive_min.backends import pycuda_driver
@@ -438,6 +439,7 @@ def launched(task: str, folder: Path) -> Iterator[tuple[subprocess.Popen, list[i
             launcher.kill()
 
 
+@pytest.mark.nightly
 def test_ranks_end_with_the_process_that_launched_them(tmp_path):
     """Ranks end within 10 s after their launcher is killed.
 
@@ -454,11 +456,7 @@ def test_ranks_end_with_the_process_that_launched_them(tmp_path):
 
 @pytest.mark.parametrize(
     "number",
-    [
-        pytest.param(number, marks=[] if number == signal.SIGTERM else [pytest.mark.nightly])
-        for number in SIGNALS
-        if number != signal.SIGINT
-    ],
+    [number if number == signal.SIGTERM else by_night(number) for number in SIGNALS if number != signal.SIGINT],
 )
 def test_ranks_are_stopped_together(number, tmp_path):
     """A signal stops all ranks, which save; one line is printed.

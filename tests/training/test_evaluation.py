@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
 from functools import partial
@@ -11,7 +12,8 @@ import pytest
 import torch
 
 from tests.environments.clock import Clock
-from tests.training.builders import FAST, ON_GPU, RUNS, make_run, refused
+from tests.support import by_day
+from tests.training.builders import FAST_OR_ON_GPU, RUNS, make_run, refused
 from warpdrive_min import EnvWrapper
 from warpdrive_min.dialect.episodes import episode_states
 from warpdrive_min.dialect.layout import WarpDriveLayout
@@ -189,9 +191,11 @@ def of_a_loop(trainer, n_episodes, greedy, seed):
     return returns, steps
 
 
-@pytest.mark.parametrize("greedy", [True, False])
-@pytest.mark.parametrize("name", PLAYED)
-@pytest.mark.parametrize("backend", [*FAST, *ON_GPU])
+SCORED = list(itertools.product(PLAYED, (True, False)))
+
+
+@pytest.mark.parametrize(("name", "greedy"), by_day(SCORED, SCORED[::4] + SCORED[3::4]))
+@pytest.mark.parametrize("backend", FAST_OR_ON_GPU)
 def test_evaluation_equals_a_loop_in_new_environments(backend, name, greedy, tmp_path):
     """Restarts, early stops and graphs change no bit of a score."""
     trainer = make_run(PLAYED[name], backend, basedir=tmp_path)

@@ -32,9 +32,9 @@ CASES = [
     *(
         pytest.param(
             A2C._replace(sizes=tuple(units), choices=(n,), precision=precision, n_rows=1_600),
-            marks=[pytest.mark.gpu, *([pytest.mark.nightly] if i > 1 else [])],
+            marks=[pytest.mark.gpu, *([pytest.mark.nightly] if i != place % 2 else [])],
         )
-        for precision in WITHIN
+        for place, precision in enumerate(WITHIN)
         for i, (*units, n) in enumerate(SIZES)
     ),
 ]
@@ -87,7 +87,7 @@ def test_outputs_are_those_of_the_row_of_each_agent(n_agents, precision, within,
     assert torch.allclose(seen.first_layer(w1, b1), each @ w1.T + b1, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("is_shared", [True, False])
+@pytest.mark.parametrize("is_shared", [True, by_night(False)])
 def test_networks_of_members_have_the_gradients_of_each_alone(is_shared, monkeypatch):
     """Each member of a population has its own gradient.
 

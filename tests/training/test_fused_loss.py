@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from tests.support import by_night
+from tests.support import by_day, by_night
 from tests.training import fused_support  # noqa: F401  (skips without Triton)
 from tests.training.builders import need_interpreter
 from tests.training.learning_cases import CLIP, chosen, double, log_probs, loss_in_torch
@@ -135,6 +135,8 @@ KINDS = [
 ]
 
 
+OF_EITHER = [(*kind, either) for kind in KINDS for either in (False, True)]
+
 of_every_algorithm = pytest.mark.parametrize(
     ("is_clipped", "value_clip"),
     [(False, None), by_night(True, None), (True, 0.2)],
@@ -155,8 +157,7 @@ def test_exact_loss_and_gradients_are_those_of_torch(is_clipped, value_clip, nam
         compare(SPACES[name], given, evaluate=in_order, is_clipped=is_clipped, value_clip=value_clip)
 
 
-@pytest.mark.parametrize("indices", [False, True], ids=["slice", "indices"])
-@pytest.mark.parametrize(("name", "masks"), KINDS)
+@pytest.mark.parametrize(("name", "masks", "indices"), by_day(OF_EITHER, OF_EITHER[::4] + OF_EITHER[3::4]))
 @of_every_algorithm
 def test_loss_and_gradients_are_those_of_torch(is_clipped, value_clip, name, masks, indices, monkeypatch):
     """Loss and gradients equal torch's for each form of input.
@@ -286,8 +287,7 @@ def test_a_gaussian_needs_its_scale():
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(("name", "masks"), KINDS)
-@pytest.mark.parametrize("is_clipped", [False, True], ids=["a2c", "ppo"])
+@pytest.mark.parametrize(("name", "masks", "is_clipped"), by_day(OF_EITHER, OF_EITHER[::4] + OF_EITHER[3::4]))
 def test_kernel_on_a_gpu_is_that_of_torch_to_the_same_bits(is_clipped, name, masks):
     """On a GPU, 100,001 rows equal float64's loss.
 

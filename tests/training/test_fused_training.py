@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 
+from tests.support import by_night
 from tests.training.builders import A2C, CENTRAL, CLASSIC, PPO, RUNS, TAG, make_run, refused, weights
 from tests.training.fused_support import DEVICE, interpret
 from tests.training.test_population import make_population
@@ -59,7 +60,7 @@ BY_CPU = [(name, {}) for name, _ in ALGORITHMS if name != "DDPG"]
 BY_CPU += [("PPO", {"shared": False, "activation": "relu"}), ("PPO, continuous", {"learn_log_std": False})]
 ON_GPU = [*ALGORITHMS[:3], ("PPO, normalised members", {}), ("PPO, members of several agents", {})]
 """The others are nightly on a GPU: each compiles for seconds."""
-SLOW = ("PPO, members", "PPO, members of several agents", "PPO, normalised members")
+SLOW = ("A2C, members", "PPO, members", "PPO, members of several agents", "PPO, normalised members")
 """Nightly in Triton's interpreter."""
 IN_ONE_PASS = {"A2C", "PPO", "two policies", *POPULATIONS} - {"PPO, continuous members"}
 """Small networks of discrete actions, with no stored outputs before gradients."""
@@ -81,10 +82,13 @@ def interpreted(monkeypatch):
 @pytest.mark.parametrize(
     ("way", "name", "model"),
     [
-        *(pytest.param("Triton", *case, marks=[pytest.mark.nightly] if case[0] in SLOW else []) for case in BY_TRITON),
+        *(
+            by_night("Triton", *case) if case[0] in SLOW or "activation" in case[1] else ("Triton", *case)
+            for case in BY_TRITON
+        ),
         *(("C++", *case) for case in BY_CPU),
         *(
-            pytest.param("GPU", *case, marks=[pytest.mark.gpu, *([] if case in ON_GPU else [pytest.mark.nightly])])
+            pytest.param("GPU", *case, marks=[pytest.mark.gpu, *([pytest.mark.nightly] * (case not in ON_GPU))])
             for case in BY_TRITON
         ),
     ],

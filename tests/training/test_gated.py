@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
 
 import pytest
 import torch
 
-from tests.support import BACKENDS, by_night, needs_cuda_compiler
+from tests.support import BACKENDS, by_day, by_night, needs_cuda_compiler
 from tests.training.builders import CLASSIC, PPO, make_run
 from tests.training.gated_cases import Case, Data
 from tests.training.learning_cases import CLIP, ENTROPY_WEIGHT, VALUE_WEIGHT, WITHIN, find_twice
@@ -137,10 +138,12 @@ def found(data: Data, backend: str) -> tuple[torch.Tensor, ...]:
     return gradient, learning.terms, values
 
 
+FORMS = list(itertools.product(CASES, ("fp32", "tf32")))
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("backend", ["pycuda", "numba"])
-@pytest.mark.parametrize("precision", ["fp32", "tf32"])
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize(("case", "precision"), by_day(FORMS, FORMS[::4] + FORMS[3::4]), ids=str)
 def test_a_gpu_finds_the_gradients_of_float64(case, precision, backend):
     """Gradients, terms and values equal float64's.
 

@@ -71,8 +71,9 @@ def noting(trunk, under, seen, inputs, *heads):
 FORMS = [*((rule, None) for rule in RULES), ("A2C", 16), ("values first", 80)]
 FORMS = [(*form, precision) for precision in ("tf32", "fp32") for form in FORMS]
 SLOW = [("values first", None, "fp32"), ("A2C", None, "tf32"), ("A2C", 16, "tf32"), ("values first", 80, "tf32")]
+SLOW += [("two policies", None, "fp32")]
 SLOW += [(rule, None, "tf32") for rule in ("values first", "continuous", "two policies", "some environments")]
-ON_NUMBA = [("one epoch of PPO", None, "tf32"), ("two policies", None, "fp32")]
+ON_NUMBA = [("one epoch of PPO", None, "tf32")]
 
 
 @pytest.mark.parametrize(

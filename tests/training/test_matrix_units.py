@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
 
 import pytest
 import torch
 
-from tests.support import BACKENDS, by_night, needs_cuda_compiler
+from tests.support import BACKENDS, by_day, by_night, needs_cuda_compiler
 from tests.training.learning_cases import CLIP, ENTROPY_WEIGHT, VALUE_WEIGHT, WITHIN, Case, Data, find_twice
 from tests.training.models_support import in_torch
 from warpdrive_min.backends import cuda_c
@@ -134,21 +135,18 @@ def found(data: Data) -> tuple[torch.Tensor, ...]:
     return gradient, learning.terms, values
 
 
+MORE_CASES = [
+    CASES[0]._replace(n_rows=30_001),
+    CASES[0]._replace(n_rows=100_003, is_clipped=False, is_weighted=True),
+    CASES[2]._replace(n_rows=9_000, activation="tanh", advantages="rollout", value_clip=0.1),
+    Case((5, 64, 32), n_rows=500, advantages="taken", n_members=3, value_clip=0.3),
+    Case((21, 32, 32), (20,), activation="relu", n_rows=1_000, is_masked=True),
+]
+ON_GPU = list(itertools.product([*CASES, *MORE_CASES], (False, True), ("fp32", "tf32")))
+
+
 @pytest.mark.gpu
-@pytest.mark.parametrize("precision", ["fp32", "tf32"])
-@pytest.mark.parametrize("is_shared", [False, True])
-@pytest.mark.parametrize(
-    "case",
-    [
-        *CASES,
-        CASES[0]._replace(n_rows=30_001),
-        CASES[0]._replace(n_rows=100_003, is_clipped=False, is_weighted=True),
-        CASES[2]._replace(n_rows=9_000, activation="tanh", advantages="rollout", value_clip=0.1),
-        Case((5, 64, 32), n_rows=500, advantages="taken", n_members=3, value_clip=0.3),
-        Case((21, 32, 32), (20,), activation="relu", n_rows=1_000, is_masked=True),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("case", "is_shared", "precision"), by_day(ON_GPU, ON_GPU[::3]), ids=str)
 def test_a_gpu_finds_the_gradients_of_float64(case, is_shared, precision):
     """Gradients, terms and values equal float64's.
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from tests.support import run_python
+from tests.support import by_night, run_python
 from tests.training.fused_support import DEVICE, errors, fits, gradients, network, rows  # (skips without Triton)
 from warpdrive_min.training.config import ModelConfig
 from warpdrive_min.training.config import precision as within
@@ -48,24 +48,31 @@ CASES = [
     Case("narrow", "fp32", 130, (401, 32, 32, 6), "relu"),  # streamed from here: features that fill no chunk,
     Case("narrow", "fp32", 65, (512, 20, 64, 17), "tanh"),  # all that there may be,
     Case("narrow", "fp32", 1, (300, 64, 24, 1), "relu"),  # and one row
-    *(Case("wide", precision, *rest) for precision in ("tf32", "bf16")
-      for rest in ((130, (71, 128, 256, 43), "relu"), (67, (5, 256, 128, 1), "tanh", False),
-                   (1, (32, 64, 64, 16), "tanh"), (70, (33, 100, 72, 17), "relu", False))),
-]  # fmt: skip
+]
+WIDE = list(itertools.product(("tf32", "bf16"), (
+    (130, (71, 128, 256, 43), "relu"), (67, (5, 256, 128, 1), "tanh", False),
+    (1, (32, 64, 64, 16), "tanh"), (70, (33, 100, 72, 17), "relu", False),
+)))  # fmt: skip
+CASES += [
+    pytest.param(Case("wide", precision, *rest), marks=[pytest.mark.nightly] if i % 3 else [])
+    for i, (precision, rest) in enumerate(WIDE)
+]
 NARROW_ON_GPU = [
     (4, 64, 64, 3), (401, 32, 32, 1), (300, 16, 64, 2), (203, 32, 32, 6), (4, 64, 64, 1), (3, 32, 16, 1),
     (300, 64, 64, 1), (128, 64, 64, 43), (401, 32, 32, 6), (512, 64, 64, 64), (21, 64, 64, 5), (6, 64, 32, 20),
 ]  # fmt: skip
-"""All but the first three are nightly: each compiles for seconds."""
-WIDE_ON_GPU = itertools.product(("tf32", "bf16"), [(71, 256, 256, 43), (128, 512, 512, 128)], ("relu", "tanh"))
+"""Each precision has another size by day: each compiles for seconds."""
+WIDE_ON_GPU = list(itertools.product(("tf32", "bf16"), [(71, 256, 256, 43), (128, 512, 512, 128)], ("relu", "tanh")))
 CASES += [
     pytest.param(Case("narrow", precision, MANY, sizes, "tanh"), marks=[pytest.mark.gpu, *late])
-    for late, some in (([], NARROW_ON_GPU[:3]), ([pytest.mark.nightly], NARROW_ON_GPU[3:]))
-    for precision, sizes in itertools.product(BOUNDS, some)
+    for place, precision in enumerate(BOUNDS)
+    for i, sizes in enumerate(NARROW_ON_GPU)
+    for late in [[] if i == place else [pytest.mark.nightly]]
 ]
 CASES += [
-    pytest.param(Case("wide", precision, MANY, sizes, activation), marks=pytest.mark.gpu)
-    for precision, sizes, activation in WIDE_ON_GPU
+    pytest.param(Case("wide", precision, MANY, sizes, activation), marks=[pytest.mark.gpu, *late])
+    for i, (precision, sizes, activation) in enumerate(WIDE_ON_GPU)
+    for late in [[pytest.mark.nightly] if i % 3 else []]
 ]
 
 
@@ -197,7 +204,7 @@ def test_networks_side_by_side_are_those_one_by_one(n_features, n_outputs):
             torch.testing.assert_close(got[index], want, rtol=1e-5, atol=1e-5)  # sums of parts in another order
 
 
-@pytest.mark.parametrize(("n_features", "n_processors"), [(4, 2), (401, 7)])
+@pytest.mark.parametrize(("n_features", "n_processors"), [(4, 2), by_night(401, 7)])
 def test_narrow_adds_up_what_programs_find(monkeypatch, n_features, n_processors):
     """Partial gradients of several programs sum to the total.
 
@@ -228,8 +235,7 @@ def test_narrow_keeps_a_layer_only_for_gradients(monkeypatch):
     assert kept == [0, 3, 0, 0]
 
 
-@pytest.mark.parametrize("n_outputs", [1, 3])
-@pytest.mark.parametrize("n_features", [4, 401])
+@pytest.mark.parametrize(("n_features", "n_outputs"), [(4, 1), (401, 3), by_night(4, 3), by_night(401, 1)])
 def test_narrow_takes_gradients_as_they_lie(n_features, n_outputs):
     """Gradients may be columns of a wider array, or transposed."""
     x, weights, d_out = rows(70, n_features), network(n_features, 16, 8, n_outputs), rows(70, n_outputs, seed=3)
@@ -273,8 +279,9 @@ def test_what_cannot_be_fused_is_said(monkeypatch, changed, message):
     assert torch.equal(trunk.head_outputs(x, head), head(trunk(x)))
 
 
-@pytest.mark.parametrize("product", ["tf32x3", "bf16x6"])
-@pytest.mark.parametrize("n_features", [4, 401])
+@pytest.mark.parametrize(
+    ("n_features", "product"), [(401, "tf32x3"), (4, "bf16x6"), by_night(4, "tf32x3"), by_night(401, "bf16x6")]
+)
 def test_narrow_has_float32_of_each_product(monkeypatch, n_features, product):
     """Products of TF32 or bfloat16 are as accurate as float32.
 

@@ -12,7 +12,7 @@ import torch
 from tests.agreement import start
 from tests.environments.clock import Clock
 from tests.environments.counter import Counter
-from tests.support import BACKENDS_HERE, OTHER_BACKENDS, is_simulated
+from tests.support import BACKENDS_HERE, is_simulated, on_backends
 from tests.training.builders import differences, make_recorder
 from warpdrive_min import EnvWrapper
 from warpdrive_min.policies import random_policy
@@ -33,8 +33,7 @@ READ = ("rewards", "_done_", "terminated", "truncated", "final_observations")
 ROWS = ("rewards", "terminated", "truncated", "successes")
 
 
-@pytest.mark.parametrize("backend", OTHER_BACKENDS)
-@pytest.mark.parametrize("case", CASES)
+@on_backends("case", CASES, numba=("cartpole", "tag_gridworld"))
 def test_recorders_agree_to_the_bit(backend: str, case: str) -> None:
     """Rows, cuts and sums of two rollouts equal the `cpu` backend's.
 

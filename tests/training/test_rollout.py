@@ -48,7 +48,7 @@ def host(array):
 
 
 FORMS = [(name, auto_reset) for auto_reset in (True, False) for name in RUNS]
-ON_NUMBA = [("A2C", True), ("shared, grid", True), ("DDPG", False), ("two policies", False)]
+ON_NUMBA = [("A2C", True), ("shared, grid", True), ("DDPG", False)]
 
 
 @pytest.mark.parametrize(("backend", "name", "auto_reset"), runs_here(*FORMS, on_numba=ON_NUMBA))
@@ -318,10 +318,13 @@ def steps_directly(env):
 
 
 DIRECT = [name for name, (env, config) in SCENARIOS.items() if steps_directly(ENVS[env](**config))]
-DIRECT_ON_NUMBA = ["cartpole, pool", "tag_continuous, spread", "tag_gridworld", "rice, trade"]
+DIRECT_BY_DAY = ["cartpole", "tag_gridworld, partial, pool", "tag_continuous, spread", "rice, trade"]
+DIRECT_BY_NIGHT = [name for name in DIRECT if name not in DIRECT_BY_DAY]
 
 
-@pytest.mark.parametrize(("backend", "scenario"), runs_here(*DIRECT, on_numba=DIRECT_ON_NUMBA))
+@pytest.mark.parametrize(
+    ("backend", "scenario"), runs_here(*DIRECT, on_numba=DIRECT_BY_DAY[::2], nightly=DIRECT_BY_NIGHT)
+)
 def test_direct_steps_do_what_copies_do(tmp_path, monkeypatch, scenario, backend):
     """Direct steps equal steps with copies, bit by bit.
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 
 from tests.environments.faulty import AGENT, ENV, Faulty
+from tests.support import by_day
 from tests.training.builders import A2C, CENTRAL, DDPG, NORMALISED, PPO, SMALL, make_trainer, rows_of, weights
 from tests.training.test_population import make_population
 from warpdrive_min.errors import ActionError, TrainingError
@@ -95,9 +98,11 @@ def test_warpdrives_rule_needs_no_last_observations(tmp_path):
 # ------------------------------------------------------------------ numbers that are not finite
 
 
+FAULTS = list(itertools.product((6, 9), ("observations", "rewards", "final_observations")))
+
+
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("fault", ["observations", "rewards", "final_observations"])
-@pytest.mark.parametrize("step", [6, 9], ids=["last step of a rollout", "within"])
+@pytest.mark.parametrize(("step", "fault"), by_day(FAULTS, [*FAULTS[:3], FAULTS[4]]))
 def test_broken_numbers_are_named_and_reach_nothing(way, fault, step, tmp_path):
     """A broken number raises, and reaches no state or checkpoint.
 

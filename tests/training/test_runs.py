@@ -124,13 +124,15 @@ HOST = [backend for backend in FAST if backend.values == ("host",)]
 """Its other paths have `cpu`'s steps."""
 RESUMED = [("resumed", name) for name in ALL_RUNS]
 BY_EVERY_WAY = list(itertools.product(WAYS, ALL_RUNS))
-BY_NIGHT = [(way, name) for way, name in BY_EVERY_WAY if way != "resumed" and name not in (*RUNS, "PPO, normalised")]
-ON_NUMBA = [*(("resumed", name) for name in RUNS), *((way, "PPO, normalised") for way in WAYS)]
+BY_DAY = ("PPO", "DDPG", "two policies", "PPO, normalised")
+"""Runs that go every way by day; the others are only resumed."""
+BY_NIGHT = [(way, name) for way, name in BY_EVERY_WAY if way != "resumed" and name not in BY_DAY]
+ON_NUMBA = [*(("resumed", name) for name in ("A2C", "PPO", "DDPG")), *((way, "PPO, normalised") for way in WAYS)]
 
 
 @pytest.mark.parametrize(
     ("backend", "way", "name"),
-    runs_here(*RESUMED, backends=HOST)
+    runs_here(*RESUMED, backends=HOST, nightly=[each for each in RESUMED if each[1] not in RUNS])
     + runs_here(
         *BY_EVERY_WAY, backends=[each for each in FAST if each not in HOST], on_numba=ON_NUMBA, nightly=BY_NIGHT
     ),
@@ -151,7 +153,8 @@ def test_every_way_leads_to_the_same_bits(backend, name, way, plain, tmp_path, m
 
 
 @pytest.mark.parametrize(
-    ("backend", "name"), runs_here(*ALL_RUNS, backends=ON_GPU, on_numba=["A2C", "DDPG", "PPO, GRU"])
+    ("backend", "name"),
+    runs_here(*ALL_RUNS, backends=ON_GPU, on_numba=["A2C", "DDPG"], nightly=[name for name in RUNS if "," in name]),
 )
 def test_graph_equals_eager_to_the_bit(backend, name, tmp_path):
     """Graph replays equal eager iterations bit by bit.

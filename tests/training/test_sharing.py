@@ -10,6 +10,7 @@ from functools import partial
 import pytest
 import torch
 
+from tests.support import on_backends
 from tests.training.builders import (
     A2C,
     ON_GPU,
@@ -24,7 +25,7 @@ from tests.training.builders import (
 )
 from warpdrive_min.errors import ConfigError
 
-BACKENDS = ["cpu", "host", *ON_GPU]
+BACKENDS = [*map(pytest.param, ("cpu", "host")), *ON_GPU]
 TAG = {"num_taggers": 69, "grid_length": 9, "episode_length": 5}
 LAYERS = {"fc_dims": [32, 16], "activation": "tanh"}
 RULES = {"A2C": {**A2C, "model": LAYERS}, "PPO": {**PPO, "model": {**LAYERS, "shared": False}}}
@@ -42,8 +43,7 @@ def trainers(rule, backend, **given):
     return [trainer_of(rule, backend, shares=shares, **given) for shares in (True, False)]
 
 
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("backend", BACKENDS)
+@on_backends("rule", RULES, BACKENDS, numba=["PPO"])
 def test_rollouts_and_updates_are_those_on_the_row_of_each_agent(backend, rule):
     """Rollouts and updates equal those with a row per agent.
 

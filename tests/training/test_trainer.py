@@ -21,9 +21,8 @@ from tests.training.builders import (
     A2C,
     CLASSIC,
     DDPG,
-    FAST,
+    FAST_OR_ON_GPU,
     MADE,
-    ON_GPU,
     PPO,
     RUNS,
     TAG,
@@ -92,7 +91,9 @@ def test_noise_follows_its_schedule(tmp_path):
 # ------------------------------------------------------------------ the same seed
 
 
-@pytest.mark.parametrize(("backend", "name"), runs_here("PPO", "PPO, continuous", "shared"))
+@pytest.mark.parametrize(
+    ("backend", "name"), runs_here("PPO", "PPO, continuous", "shared", on_numba=["PPO", "PPO, continuous"])
+)
 def test_every_backend_learns_the_same(backend, name, tmp_path):
     """Each backend's first iteration has `cpu`'s losses.
 
@@ -489,7 +490,7 @@ def test_iterations_do_not_synchronise(mode, backend, name, tmp_path):
     assert trainer.iteration == 6
 
 
-@pytest.mark.parametrize("backend", [*FAST, *ON_GPU])
+@pytest.mark.parametrize("backend", FAST_OR_ON_GPU)
 def test_a_rate_of_0_learns_nothing(backend, tmp_path):
     """A rate of 0 learns nothing, in a graph too.
 
