@@ -363,7 +363,7 @@ def words_of_reading(command: str, file: Path, out: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("command", READING)
-@examples(5, 1000)
+@examples(3, 1000)
 def test_commands_read_records_or_say_why_not(n, command, tmp_path, monkeypatch):
     """Commands read changed records or name the fault."""
     monkeypatch.chdir(tmp_path)
@@ -577,7 +577,7 @@ TYPED_IN_CONFIGS = r"(trainer|policy\.\w+|saving|population|sampler\.params)\.\w
 SIZES = r"trainer\.(num_envs|train_batch_size|num_episodes)|policy\.\w+\.model\.fc_dims\.\d+|saving\.\w+_freq"
 
 
-@examples(120, 6000)
+@examples(60, 6000)
 def test_run_configs_are_read_or_refused(n, tmp_path):
     """Unknown keys and non-numbers in run configs are refused."""
     file = tmp_path / "run_config.yaml"
@@ -600,7 +600,7 @@ def test_run_configs_are_read_or_refused(n, tmp_path):
     fuzz(n, changes(RUN_CONFIG, [each for each in TOKENS if each != "200,000 deep"]), check)
 
 
-@examples(10, 2000)
+@examples(5, 2000)
 def test_bytes_of_run_configs_are_read_or_refused(n, tmp_path):
     """Cut or overwritten run configs are read or refused."""
     file, whole = tmp_path / "run_config.yaml", run_config_path("cartpole").read_bytes()
@@ -775,7 +775,7 @@ def command_lines(options: list[str]) -> st.SearchStrategy[list[tuple[str, str]]
     COMMANDS,
     ids=[f"{'bench' if app is bench_cli.app else 'warpdrive_min'}-{n}" for app, n in COMMANDS],
 )
-@examples(8, 1000)
+@examples(4, 1000)
 def test_command_lines_work_or_say_why_not(n, app, name, trained, tmp_path, monkeypatch):
     """Commands with random options work or explain their error.
 

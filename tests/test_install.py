@@ -20,6 +20,7 @@ import yaml
 import envs
 import warpdrive_min.envs
 from tests import tutorial
+from tests.support import by_night
 
 ROOT = Path(envs.__file__).parents[1]
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
@@ -133,6 +134,7 @@ def test_wheel_works_in_any_folder(installed):
     assert find_spec("gymnasium") is None or f"GymnasiumVectorEnv({CARTPOLE}, num_envs=3)" in said
 
 
+@pytest.mark.nightly
 def test_wheel_measures_in_any_folder(installed):
     """An installed wheel measures points in processes of their own."""
     assert "records:" in installed("warpdrive-bench", "run", *SMOKE, "--case", "return_scan")
@@ -141,10 +143,10 @@ def test_wheel_measures_in_any_folder(installed):
 @pytest.mark.parametrize(
     ("script", "module", "words"),
     [
-        ("warpdrive-min", "warpdrive_min", ["--help"]),
+        by_night("warpdrive-min", "warpdrive_min", ["--help"]),
         ("warpdrive-min", "warpdrive_min", ["no-such-command"]),
         ("warpdrive-bench", "warpdrive_min.bench", ["list"]),
-        ("warpdrive-bench", "warpdrive_min.bench", ["gate", "--nonsense"]),
+        by_night("warpdrive-bench", "warpdrive_min.bench", ["gate", "--nonsense"]),
     ],
 )
 def test_console_scripts_are_the_modules(installed, script, module, words):

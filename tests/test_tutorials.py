@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import envs  # noqa: F401  (registers before a page runs, whose registrations are forgotten after it)
 from tests import tutorial
 from tests.bench.builders import bench
-from tests.support import BACKENDS_HERE, is_simulated
+from tests.support import BACKENDS_HERE, by_night, is_simulated
 from warpdrive_min import BACKENDS, EnvironmentRegistrar, cli
 from warpdrive_min.backends import Availability
 
@@ -59,7 +59,11 @@ def namespace(monkeypatch):
     return vars(module)
 
 
-@pytest.mark.parametrize("name", pages_with_blocks(needs_gpu=False))
+LATE = [f"docs/tutorials/{name}.md" for name in ("training", "custom_environment_numba", "sampler")]
+"""Pages that take long, and whose subjects other tests check by day."""
+
+
+@pytest.mark.parametrize("name", [by_night(n) if n in LATE else n for n in pages_with_blocks(needs_gpu=False)])
 def test_page_runs(name, folder, namespace, request):
     """Each page's blocks run without a GPU, with its output."""
     if name.endswith("_numba.md"):
@@ -128,7 +132,9 @@ def command(name, start):
     return shlex.split(line.partition(" -m ")[2], comments=True)[1:]
 
 
-@pytest.mark.parametrize("backend", BACKENDS_HERE)
+@pytest.mark.parametrize(
+    "backend", [by_night("numba") if is_simulated(*each.values) else each for each in BACKENDS_HERE]
+)
 def test_example_of_an_environment_is_valid(backend, folder):
     """The example environment passes `validate` on each backend."""
     write_files("docs/authoring.md", folder)

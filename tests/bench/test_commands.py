@@ -18,6 +18,7 @@ from bench.core.record import append
 from bench.options import resumed_or_new_run_id
 from bench.workloads.cases import CASES
 from tests.bench.builders import bench, record
+from tests.support import by_night
 from warpdrive_min import BACKENDS, availability
 from warpdrive_min import cli as core_cli
 
@@ -116,9 +117,9 @@ MEASURING = ("torch", "numba", "scipy.stats", "matplotlib")
         ("gate-typo --help", 2, (*HEAVY, "bench.workloads")),
         ("list", 0, HEAVY),
         ("table FILE", 0, (*MEASURING, "scipy")),
-        ("claims", 0, MEASURING),
+        by_night("claims", 0, MEASURING),
         ("gate --baseline FILE --records FILE", 0, MEASURING),
-        ("report FILE --out FILE.html", 0, MEASURING),
+        by_night("report FILE --out FILE.html", 0, MEASURING),
     ],
 )
 def test_command_starts_without_heavy_packages(words, exits, absent, tmp_path):

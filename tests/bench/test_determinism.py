@@ -18,6 +18,7 @@ from bench.workloads.determinism import AGAIN, BLOCK, BUSY, CARD, ON_A_CPU, THRE
 from bench.workloads.setups.starts import StartError
 from bench.workloads.setups.trainers import WatchedTrainer
 from tests.bench.builders import metric, record
+from tests.support import by_night
 from warpdrive_min.agreement.changes import other_blocks
 from warpdrive_min.function_manager import LaunchShape
 
@@ -78,7 +79,7 @@ def test_planted_difference_is_named(runs, planted, change, named):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("variation", [BLOCK, THREADS, BUSY, ON_A_CPU])
+@pytest.mark.parametrize("variation", [BLOCK, by_night(THREADS), by_night(BUSY), ON_A_CPU])
 def test_exact_training_has_the_same_bits_on_a_gpu(variation):
     """Exact training differs in no variation on one GPU, nor on the CPU."""
     point = {**SMOKE, "backend": "pycuda", "mode": "graph", "exact": True, "variation": variation}

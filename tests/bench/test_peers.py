@@ -45,6 +45,7 @@ from bench.workloads.cases import CASES
 from bench.workloads.setups.trainers import settings
 from envs import ENVS
 from tests.bench.builders import FakeWatch, bench, case, record, timed
+from tests.support import by_night
 from warpdrive_min.training.config import RunConfig
 
 # ------------------------------------------------------------------ fakes
@@ -555,7 +556,7 @@ def test_peers_whose_workers_may_wait_busily_are_measured_alone(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("variant", "mode"), [("scan", "fused"), ("scan-8", "fused"), ("step", "eager"), ("scan-2-state", "fused")]
+    ("variant", "mode"), [by_night("scan", "fused"), ("scan-8", "fused"), ("step", "eager"), ("scan-2-state", "fused")]
 )
 def test_gymnax_is_scanned_or_stepped_and_its_steps_are_held_against_ours(fakes, variant, mode):
     """The peer gymnax runs compiled or step by step, like ours.

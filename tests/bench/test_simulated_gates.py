@@ -10,6 +10,7 @@ import pytest
 from bench.judge.gate import THRESHOLD
 from bench.judge.sequential import FALSE_ALARMS, MISSES, MOST_ROUNDS, evidence, is_below, p_slower, smallest_found
 from tests.bench.simulated_gates import PAGE, POINTS, SLOW_DOWN, noises, recorded, simulate, table
+from tests.support import by_day
 
 NEW = "until decided"
 
@@ -19,7 +20,7 @@ def test_recorded_points_have_eighty_rounds():
     assert [len(rounds) >= 80 for rounds in recorded()] == [True] * 6
 
 
-@pytest.mark.parametrize("noise", noises())
+@pytest.mark.parametrize("noise", by_day(noises(), [*noises()][::2]))
 def test_error_rates_hold_at_the_threshold(noise):
     """A slow-down of exactly the threshold is rarely decided.
 

@@ -15,6 +15,7 @@ from bench.workloads import time_to_solution
 from bench.workloads.setups import starts
 from bench.workloads.time_to_solution import WARM, Solver, solution_point
 from tests.bench.builders import metric, record
+from tests.support import by_night
 from warpdrive_min.cli import app
 
 COLD, LOW = "cold", 10.0
@@ -44,7 +45,7 @@ def commands(monkeypatch):
     return ran
 
 
-@pytest.mark.parametrize(("caches", "files"), [(COLD, [0, 0]), (WARM, [0, 1])])
+@pytest.mark.parametrize(("caches", "files"), [(COLD, [0, 0]), by_night(WARM, [0, 1])])
 def test_cold_runs_find_empty_caches(commands, caches, files):
     """A warm run finds the files of the untimed one, whose seed is another."""
     workload = time_to_solution.time_to_solution(solution_point(HOST, caches, LOW))

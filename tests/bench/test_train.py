@@ -14,6 +14,7 @@ from bench.workloads.setups import iterations, trainers
 from bench.workloads.setups.timing import Repeated, available, timed
 from bench.workloads.setups.trainers import WatchedTrainer, shipped
 from bench.workloads.shared import ON_GPU, training_point
+from tests.support import on_backends
 from warpdrive_min.constants import TIMESTEP
 from warpdrive_min.errors import TrainingError
 from warpdrive_min.training.config import RunConfig
@@ -145,10 +146,15 @@ def test_exact_training_is_held_against_that_of_a_cpu(backend):
         assert RunConfig.from_dict(trainers.settings(each)).trainer.exact, "exact kernels have all of it"
 
 
-@pytest.mark.parametrize("backend", ["host", *(pytest.param(each, marks=pytest.mark.gpu) for each in ON_GPU)])
-@pytest.mark.parametrize(("env", "n_agents", "algorithm"), [("pendulum", 1, "DDPG"), ("tag_continuous", 22, "PPO")])
-def test_training_goes_on_from_a_snapshot_to_the_bit(env, n_agents, algorithm, backend):
+@on_backends(
+    "run",
+    [("pendulum", 1, "DDPG"), ("tag_continuous", 22, "PPO")],
+    [pytest.param("host"), *(pytest.param(each, marks=pytest.mark.gpu) for each in ON_GPU)],
+    numba=[("pendulum", 1, "DDPG")],
+)
+def test_training_goes_on_from_a_snapshot_to_the_bit(run, backend):
     """Training from a restored snapshot is bit-identical."""
+    env, n_agents, algorithm = run
     of_env = point(backend, env, n_agents) | {"algorithm": algorithm}
     trainer = WatchedTrainer(env, trainers.settings(of_env), exact=True)
     trainer.iterate_times(2)  # captured, where there are graphs

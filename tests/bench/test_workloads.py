@@ -28,6 +28,7 @@ from bench.workloads.setups.trainers import shipped
 from bench.workloads.shared import ON_GPU, OURS, env_point
 from envs import ENVS
 from tests.bench.checked import declared
+from tests.support import on_backends
 from warpdrive_min import BACKENDS, EnvWrapper
 from warpdrive_min.agreement.compare import errors
 from warpdrive_min.backends.host import HostKernel
@@ -37,6 +38,9 @@ from warpdrive_min.policies import random_policy
 DECLARED = declared()
 TINY = Plan(sample_s=1e-4, n_samples=3, max_samples=3, warm_up_cap_s=0.0, n_starts=1, n_long_starts=1, watch_s=0.0)
 PRESETS: tuple[Preset, ...] = ("smoke", "default", "full", "paper")
+
+
+LATE_ON_NUMBA = [("many_steps", "tag_gridworld"), ("env_step", "rice")]
 
 
 def smoke_points():
@@ -54,7 +58,9 @@ def smoke_points():
             marks = [pytest.mark.gpu] if point["backend"] in ON_GPU else []
             if case.name == "time_to_solution":
                 marks.append(pytest.mark.nightly)  # three processes that import torch, two of which train
-            if point["backend"] == "numba" and (case.scope in ("rollout", "learn") or point.get("kept") == "last"):
+            is_late = case.scope in ("rollout", "learn", "startup") or point.get("kept") == "last"
+            is_late |= case.name == "neighbor_search" or (case.name, point.get("env")) in LATE_ON_NUMBA
+            if point["backend"] == "numba" and is_late:
                 marks.append(pytest.mark.nightly)  # long compilation; `train`, and stored steps, are alike
             yield pytest.param(case, point, id=point_name(case.name, point), marks=marks)
 
@@ -80,13 +86,18 @@ def test_smoke_point_is_measured_and_right(case, point):
         assert (workload.snapshot is None) == is_alike
 
 
-@pytest.mark.parametrize("backend", ["host", *(pytest.param(each, marks=pytest.mark.gpu) for each in ON_GPU)])
-@pytest.mark.parametrize(("env", "n_agents"), [("cartpole", 1), ("tag_continuous", 5)])
-def test_steps_go_on_from_a_snapshot_to_the_bit(env, n_agents, backend):
+@on_backends(
+    "run",
+    [("cartpole", 1), ("tag_continuous", 5)],
+    [pytest.param("host"), *(pytest.param(each, marks=pytest.mark.gpu) for each in ON_GPU)],
+    numba=[("cartpole", 1)],
+)
+def test_steps_go_on_from_a_snapshot_to_the_bit(run, backend):
     """Steps from a restored snapshot are bit-identical.
 
     This includes random draws, from any state in between.
     """
+    env, n_agents = run
     wrapper = environments.start_env(env_point(env, backend, 64, n_agents, exact=False), backend, 64)
     data, draw = wrapper.cuda_data_manager, random_policy(wrapper)
     steps = repeated(wrapper.backend, lambda: (draw(), wrapper.step()))

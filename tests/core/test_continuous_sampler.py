@@ -10,7 +10,7 @@ import torch
 
 from tests.agreement import assert_same_bits
 from tests.core.builders import N_AGENTS, N_ENVS, N_TYPES, draw, mean_of, sampler_of
-from tests.support import is_simulated, on_every_backend, on_every_fast_backend, on_every_other_backend, push
+from tests.support import by_night, is_simulated, on_every_backend, on_every_fast_backend, on_every_other_backend, push
 from warpdrive_min import BACKENDS, capture, rng
 from warpdrive_min.kernels import noise_numpy
 
@@ -81,7 +81,7 @@ def test_noise_follows_the_recurrence(backend):
 
 
 @on_every_fast_backend
-@pytest.mark.parametrize("params", [{}, {"damping": 0.3, "stddev": 0.25}])
+@pytest.mark.parametrize("params", [by_night({}), {"damping": 0.3, "stddev": 0.25}])
 def test_noise_is_stationary_as_in_the_closed_form(backend, params):
     """Noise has the closed form's deviation and autocorrelation.
 

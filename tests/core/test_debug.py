@@ -15,7 +15,7 @@ from envs.tag_gridworld import TagGridWorld
 from tests.environments import fragile
 from tests.environments.fragile import Fragile
 from tests.environments.relay import Relay
-from tests.support import by_night, needs_cuda_compiler, run
+from tests.support import by_day, by_night, needs_cuda_compiler, run
 from warpdrive_min import EnvWrapper, backends, memory
 from warpdrive_min.agreement import Subject
 from warpdrive_min.agreement.bisect import Run, environment_run, first_fault
@@ -58,24 +58,26 @@ def fault_of(cls, change, backend="host", *, n=2, is_located=True, **config):
     return first_fault(lambda: environment_run(subject), table[change], n, is_located=is_located)
 
 
-@pytest.mark.parametrize("kind", ["blocks", "relay", by_night("threads")])
-def test_planted_fault_is_located(kind):
+PLANTED = [(kind, fault) for kind, (cls, _) in KINDS.items() for fault in FOUND[cls]]
+BY_DAY = [*(each for each in PLANTED if "blocks" in each), ("relay", "reused buffer")]
+
+
+@pytest.mark.parametrize(("kind", "fault"), by_day(PLANTED, BY_DAY))
+def test_planted_fault_is_located(kind, fault):
     """Each fault is found in the step, at its first array.
 
-    Without a fault all changes are equal.
+    Without the fault, the change that shows it makes no difference.
     """
     cls, config = KINDS[kind]
-    found = WITH_THREADS if kind == "threads" else FOUND[cls]
-    for fault, (change, array) in found.items():
-        got = fault_of(cls, change, fault=fault, **config)
-        assert got is not None, fault
-        assert (got.kernel, got.array) == ("step", array), fault
-        assert got.where.startswith("step 1, launch 2, kernel 'step'"), got
-        assert got.is_rounding == (fault == "sum in any order"), fault
-        if fault == "next environment":
-            assert got.index[1] == config["num_agents"] - 1, "only the last agent sees another environment"
-    for change in {name for name, _ in found.values()}:
-        assert fault_of(cls, change, **config) is None
+    change, array = (WITH_THREADS if kind == "threads" else FOUND[cls])[fault]
+    got = fault_of(cls, change, fault=fault, **config)
+    assert got is not None
+    assert (got.kernel, got.array) == ("step", array)
+    assert got.where.startswith("step 1, launch 2, kernel 'step'"), got
+    assert got.is_rounding == (fault == "sum in any order")
+    if fault == "next environment":
+        assert got.index[1] == config["num_agents"] - 1, "only the last agent sees another environment"
+    assert fault_of(cls, change, **config) is None
 
 
 def test_element_and_both_values_are_named():
@@ -281,7 +283,7 @@ def test_kernels_start_with_a_statement():
 
 
 @needs_cuda_compiler
-@pytest.mark.parametrize("name", ["fragile.cu", "fragile_threads.cu"])
+@pytest.mark.parametrize("name", ["fragile.cu", by_night("fragile_threads.cu")])
 def test_delayed_kernels_compile_for_a_gpu(name):
     """Delays are in the machine code of both kinds of kernels."""
     path = Path(FRAGILE).with_name(name)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.support import COMPILERS
+from tests.support import COMPILERS, by_night
 from warpdrive_min import BACKENDS, CUDADataManager, CUDAFunctionManager
 from warpdrive_min.backends import cuda_source, host
 from warpdrive_min.errors import BindingError, CompileError, DataError, KernelError
@@ -23,7 +23,7 @@ SOURCE = Path(__file__).with_name("fibres.cu")
 N_AGENTS, N_ENVS = 40, 3
 
 
-@pytest.fixture(scope="module", autouse=True, params=COMPILERS)
+@pytest.fixture(scope="module", autouse=True, params=[*COMPILERS[:1], *map(by_night, COMPILERS[1:])])
 def _quickly_built(request):
     """Compile quickly, with each C++ compiler."""
     with pytest.MonkeyPatch.context() as patch:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import by_day
 from warpdrive_min.stopping import NOTHING_SAVED, SIGNALS, is_starting
 
 ROOT = Path(__file__).parents[2]
@@ -62,8 +63,11 @@ def _started(stage: str, folder: Path, **options: object) -> subprocess.Popen:
     return command
 
 
-@pytest.mark.parametrize("number", SIGNALS)
-@pytest.mark.parametrize("stage", STAGES)
+ENDED = [(stage, number) for stage in STAGES for number in SIGNALS]
+BY_DAY = [(stage, number) for stage, number in ENDED if stage == "running" or number == signal.SIGTERM]
+
+
+@pytest.mark.parametrize(("stage", "number"), by_day(ENDED, BY_DAY))
 def test_signal_ends_a_command_with_a_line(stage, number, tmp_path):
     """A signal ends a command with clean-up and one line.
 
