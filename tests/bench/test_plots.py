@@ -189,7 +189,8 @@ def test_training_run_has_a_learning_curve(tmp_path):
         (run.name, [(10, 10), (20, 20)]) for run in runs
     ]
     assert [point.x for point in seconds.series[0].points] == [1, 2]
-    assert bench("plot", *runs, "--out", tmp_path) == f"figure: {tmp_path}/one-training-run.png\n"
+    for names in (runs, [tmp_path]):
+        assert bench("plot", *names, "--out", tmp_path) == f"figure: {tmp_path}/one-training-run.png\n"
     (runs[0] / "metrics.jsonl").write_text(json.dumps(rows[0]))
     assert f"{runs[0]} must have the return of an ended episode" in bench("plot", runs[0], exits=1)
 

@@ -208,6 +208,15 @@ def test_find_says_that_there_is_none(tmp_path, name, got):
         find(tmp_path / name)
 
 
+def test_find_names_a_run_below(tmp_path):
+    """In a folder of runs, the error names one."""
+    run = tmp_path / "name" / "tag" / "1"
+    save(run / "checkpoints", state(1), header(1))
+    for folder in (tmp_path, tmp_path / "name", run.parent):
+        with pytest.raises(CheckpointError, match=rf"'a folder of runs'\); name one of them, as {run}"):
+            find(folder)
+
+
 # ------------------------------------------------------------------ damage
 
 

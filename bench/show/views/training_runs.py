@@ -23,16 +23,22 @@ AXES: Final = {"env_steps": "environment steps", "seconds": "seconds of training
 
 
 def run_folders(names: Sequence[str]) -> list[Path]:
-    """Return the folders of training runs; none if names are of records.
+    """Return the folders of training runs, or those below; none if names are of records.
 
     Raises:
         FileError: Only some names are folders of training runs.
     """
-    folders = [Path(name).absolute() for name in names if (Path(name) / METRICS).is_file()]
-    others = [name for name in names if not (Path(name) / METRICS).is_file()]
-    if folders and others:
+    runs = {name: _runs(Path(name).absolute()) for name in names}
+    others = [name for name, found in runs.items() if not found]
+    if others and any(runs.values()):
         raise FileError(f"plot: {others[0]} must be a run's folder with {METRICS}, as others are; plot it separately")
-    return folders
+    return [folder for found in runs.values() for folder in found]
+
+
+def _runs(folder: Path) -> list[Path]:
+    """Return the folder of a run, or the runs up to three folders below."""
+    levels = (folder.glob("*/" * depth + METRICS) for depth in range(4))
+    return next((found for level in levels if (found := sorted(file.parent for file in level))), [])
 
 
 def training_run_chart(folders: Sequence[Path]) -> Chart:
