@@ -95,7 +95,7 @@ def test_run_that_does_not_reach_its_return_is_an_error(commands, monkeypatch, s
 
 def test_bars_end_at_the_total_with_its_interval():
     """Cold comes first; the parts are stacked, and the total has the interval."""
-    figures = {"total_s": (9.0, 8.0, 11.0), "import_torch_s": (5.0, 4.0, 6.0), "ours_s": (4.0, 3.0, 5.0)}
+    figures = {"total_s": (9.0, 8.0, 11.0), "import_torch_s": (5.0, 4.0, 6.0), "ours_s": (3.5, 3.0, 5.0)}
     found = [
         record(
             case="time_to_solution",
@@ -109,6 +109,7 @@ def test_bars_end_at_the_total_with_its_interval():
     (panel,) = solutions_chart(found).panels
     assert panel.ticks == ["CUDA C (PyCUDA), cold caches", "CUDA C (PyCUDA), warm caches"]
     assert [each.name for each in panel.series] == ["import of torch or JAX", "all else", "total, with its spread"]
+    assert [[each.x for each in series.points] for series in panel.series[:2]] == [[5.0, 5.0], [4.0, 4.0]]
     totals = panel.series[-1].points
     assert [(each.x, each.low, each.high) for each in totals] == [pytest.approx((9.0, 9.0 / 1.1, 9.9), rel=1e-6)] * 2
     assert TABLES["time_to_solution"](found).caption.startswith(

@@ -62,10 +62,11 @@ def training_chart(records: Sequence[Record]) -> Chart:
     return row_chart("training", shown, ("env",), panel, others=others * has_others, twice=twice)
 
 
-SOLUTION_PARTS: Final = {"import of torch or JAX": "", "all else": "///"}
+IMPORT: Final = "import of torch or JAX"
+SOLUTION_PARTS: Final = {IMPORT: "", "all else": "///"}
 """Parts of the time to a solution, with their hatches."""
-PART_METRICS: Final = {"import of torch or JAX": ("import_torch_s", "import_s"), "all else": ("ours_s", "theirs_s")}
-"""Metrics of the parts, of ours and of other software."""
+IMPORT_METRICS: Final = ("import_torch_s", "import_s")
+"""Metrics of the first part, of ours and of other software."""
 MARK: Final = {"color": "black", "marker": "|", "linestyle": "none"}
 """Style of a total on its stacked bar."""
 
@@ -78,7 +79,10 @@ def solutions_chart(records: Sequence[Record]) -> Chart:
         return f"{who}, {record.point['caches']} caches"
 
     def part_of(record: Record, part: str) -> Metric | None:
-        return record.figure(PART_METRICS[part]["backend" not in record.point])
+        imported, total = record.figure(IMPORT_METRICS["backend" not in record.point]), record.figure("total_s")
+        if part == IMPORT or imported is None or total is None:
+            return imported
+        return Metric.exact(total.value - imported.value, "s", "lower")  # medians of all parts would not add up
 
     def seconds(record: Record, part: str) -> str:
         return f"{ratio_text(found.value)} s" if (found := part_of(record, part)) else ""
