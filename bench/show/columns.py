@@ -18,6 +18,7 @@ from .labels import (
     BUSY,
     ENV_NAME,
     UNSETTLED,
+    WIDE,
     axis_label,
     backend_label,
     code_label,
@@ -109,8 +110,11 @@ def column_of(column: Column[Record], record: Callable[[Row], Record]) -> Column
 NOTHING: Final = "\N{EN DASH}"
 """Cell of a missing axis or metric."""
 SPREAD: Final = "spread"
+MOST_SPREAD: Final = 1 / 4
+"""Width of a spread over processes, in numbers, above which one gets a sign; a footnote says it."""
 FOOTNOTES: Final = {
     UNSETTLED: "Times did not stabilise during the warm-up.",
+    WIDE: "The spread over processes is wider than a quarter of the number.",
     BUSY: "Other processes used the CPU cores at the same time: the number is unreliable.",
 }
 """Meaning of each sign."""
@@ -165,8 +169,15 @@ def interval_column(name: str, header: str = SPREAD, write: Callable[[Figure], s
 
 
 def signs(record: Record) -> str:
-    """Return the signs of an unsettled warm-up and of a busy machine."""
-    return UNSETTLED * record.has_unsettled_warm_up + BUSY * bool(busy(record))
+    """Return the signs of an unsettled warm-up, a wide spread and a busy machine."""
+    return UNSETTLED * record.has_unsettled_warm_up + WIDE * _is_wide(record) + BUSY * bool(busy(record))
+
+
+def _is_wide(record: Record) -> bool:
+    found = first_metric(record)
+    if found is None or found.kind not in ("processes", "range"):
+        return False
+    return found.high - found.low > MOST_SPREAD * found.value
 
 
 def value_column(header: str, value: Callable[[Record], float | None], write: Callable[[float], str]) -> Column[Record]:

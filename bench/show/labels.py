@@ -35,6 +35,8 @@ UNSETTLED: Final = "\N{DAGGER}"
 """Sign of figures whose warm-up did not settle."""
 BUSY: Final = "\N{DOUBLE DAGGER}"
 """Sign of figures of a busy machine."""
+WIDE: Final = "\N{SECTION SIGN}"
+"""Sign of figures that differ much between processes."""
 OTHER_WAYS: Final = ("saved arrays",)
 """Other implementations of this project."""
 
