@@ -23,7 +23,9 @@ AXES: Final = {"env_steps": "environment steps", "seconds": "seconds of training
 
 
 def run_folders(names: Sequence[str]) -> list[Path]:
-    """Return the folders of training runs, or those below; none if names are of records.
+    """Return the folders of training runs, also those below a name.
+
+    There are none if the names are of records.
 
     Raises:
         FileError: Only some names are folders of training runs.

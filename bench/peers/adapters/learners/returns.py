@@ -11,7 +11,10 @@ N_EPISODES = 100
 
 
 def total_steps(point: Point) -> int:
-    """Return the most env steps of a run; a twentieth in the untimed one, which only loads files."""
+    """Return the maximum of env steps: a twentieth in an untimed run.
+
+    That only loads files.
+    """
     steps: int = point["total_steps"]
     return steps if point["is_timed"] else steps // 20
 
