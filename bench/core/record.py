@@ -656,8 +656,12 @@ def _pairs(records: Sequence[Record]) -> Iterator[tuple[Record, Record]]:
             yield from zip(first, sides.get(f"{run_id[:-2]}-b", []), strict=False)
 
 
+RUN_METRICS: Final = "metrics.jsonl"
+"""File of a training run, with a line for each logged iteration and no record."""
+
+
 def files_in(path: Path) -> list[File]:
-    """Return a file, or all ``*.jsonl`` files of a folder or zip archive.
+    """Return a file, or all ``*.jsonl`` files of records in a folder or zip archive.
 
     Raises:
         RecordError: There is no such file or folder, or the archive is damaged.
@@ -665,7 +669,9 @@ def files_in(path: Path) -> list[File]:
     try:
         place = resolve_path(path)
         if place.is_dir():
-            return [file for name, file in files_below(path).items() if name.endswith(".jsonl")]
+            return [
+                file for name, file in files_below(path).items() if name.endswith(".jsonl") and file.name != RUN_METRICS
+            ]
         if not place.exists():
             raise RecordError(f"{path}: no such file or folder")
     except OSError as error:

@@ -154,7 +154,7 @@ def metric_column(name: str, header: str = "") -> Column[Record]:
         return found.value if (found := record.figure(name)) else None
 
     def text(record: Record) -> str:
-        return NOTHING if (found := value(record)) is None else number(found) + signs(record)
+        return NOTHING if (found := value(record)) is None else number(found) + signs(record, name)
 
     return Column(header or name.replace("_per_s", "/s").replace("_", " "), text, value)
 
@@ -168,16 +168,18 @@ def interval_column(name: str, header: str = SPREAD, write: Callable[[Figure], s
     return Column(header, text, is_right=True)
 
 
-def signs(record: Record) -> str:
-    """Return the signs of an unsettled warm-up, a wide spread and a busy machine."""
-    return UNSETTLED * record.has_unsettled_warm_up + WIDE * _is_wide(record) + BUSY * bool(busy(record))
+def signs(record: Record, name: str = "") -> str:
+    """Return the signs of a warm-up, a metric's spread and a busy machine.
+
+    Without a name the spread is the first metric's.
+    """
+    found = record.figure(name) if name else first_metric(record)
+    is_wide = found is not None and found.kind in ("processes", "range") and _spread(found) > MOST_SPREAD
+    return UNSETTLED * record.has_unsettled_warm_up + WIDE * is_wide + BUSY * bool(busy(record))
 
 
-def _is_wide(record: Record) -> bool:
-    found = first_metric(record)
-    if found is None or found.kind not in ("processes", "range"):
-        return False
-    return found.high - found.low > MOST_SPREAD * found.value
+def _spread(figure: Figure) -> float:
+    return (figure.high - figure.low) / abs(figure.value) if figure.value else 0.0
 
 
 def value_column(header: str, value: Callable[[Record], float | None], write: Callable[[float], str]) -> Column[Record]:

@@ -33,7 +33,7 @@ from .labels import commit_label, machine_label, notes
 from .records import by_machine, evidence_of
 from .sets import published_records
 from .views.cases import charts
-from .views.training_runs import run_folders, training_run_chart
+from .views.training_runs import run_below, run_folders, training_run_chart
 
 STYLE: Final = Path(__file__).with_name("paper.mplstyle")
 """Fonts and sizes of the figures."""
@@ -95,6 +95,8 @@ def plot(
         paths = draw_charts([training_run_chart(folders)], out, kinds, folders[0].name)
     else:
         found = read_reporting(existing_files(records) if records else published_records())
+        if not found and (run := next(filter(None, map(run_below, map(Path, records or ()))), None)):
+            raise ShowError(f"plot: a folder of runs has no records; name one or several runs, as {run}")
         groups = by_machine(evidence_of(found, "plot"))
         paths = [path for name, group in groups.items() for path in draw(group, out, kinds, stem=name)]
     for line in listed(paths):

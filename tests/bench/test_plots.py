@@ -189,10 +189,20 @@ def test_training_run_has_a_learning_curve(tmp_path):
         (run.name, [(10, 10), (20, 20)]) for run in runs
     ]
     assert [point.x for point in seconds.series[0].points] == [1, 2]
-    for names in (runs, [tmp_path]):
-        assert bench("plot", *names, "--out", tmp_path) == f"figure: {tmp_path}/one-training-run.png\n"
+    assert bench("plot", *runs, *runs, "--out", tmp_path) == f"figure: {tmp_path}/one-training-run.png\n"
+    assert f"name one or several runs, as {runs[1]}" in bench("plot", tmp_path, exits=1)
     (runs[0] / "metrics.jsonl").write_text(json.dumps(rows[0]))
     assert f"{runs[0]} must have the return of an ended episode" in bench("plot", runs[0], exits=1)
+
+
+def test_runs_of_one_name_are_told_apart(tmp_path):
+    """Labels of equal names are paths."""
+    runs = [tmp_path / tag / "1" for tag in ("a", "b")]
+    for run in runs:
+        run.mkdir(parents=True)
+        (run / "metrics.jsonl").write_text('{"env_steps": 1, "seconds": 1, "a/mean_episodic_return": 2}\n')
+    panel, _ = training_run_chart(runs).panels
+    assert [series.name for series in panel.series] == ["a/1", "b/1"]
 
 
 @pytest.mark.parametrize(

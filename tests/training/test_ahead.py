@@ -81,13 +81,19 @@ def test_nothing_is_rehearsed_on_a_cpu():
         ("train --set trainer.env_backend=host", []),
         ("train", ["GPU 0"]),
         ("train --backend numba", ["GPU 0", "numba"]),
-        ("train --gpus 2", []),
+        ("train --gpus=2", []),
+        ("train -qn2", []),
+        ("train --set trainer.num_gpus=2", []),
+        ("train --explain", []),
+        ("train --set trainer.env_backend='cpu'", []),
+        ("train -e cpu --results-dir numba", ["GPU 0"]),
     ],
 )
 def test_only_training_on_a_gpu_starts_early(command, started, monkeypatch):
     """`train` starts what its words name, and waits for it."""
     calls = []
     monkeypatch.setattr(early, "_threads", [])
+    monkeypatch.setattr(early, "_releases", [])
     monkeypatch.setattr(GpuBackend, "start", lambda _, index: calls.append(f"GPU {index}"))
     monkeypatch.setattr(early.numba_server, "start", lambda: calls.append("numba"))
     early.start(command.split())
@@ -104,11 +110,24 @@ def test_rank_starts_its_own_gpu(monkeypatch):
         raise OSError("planted")
 
     monkeypatch.setattr(early, "_threads", [])
+    monkeypatch.setattr(early, "_releases", [])
     monkeypatch.setattr(GpuBackend, "start", start)
     monkeypatch.setenv("LOCAL_RANK", "1")
     early.start(["train", "--gpus", "2"])
     early.wait()
     assert calls == [1]
+
+
+def test_gpu_is_released(monkeypatch):
+    """A process that will not use its GPU releases it once."""
+    calls = []
+    monkeypatch.setattr(early, "_threads", [])
+    monkeypatch.setattr(early, "_releases", [])
+    monkeypatch.setattr(GpuBackend, "start", lambda _, index: lambda: calls.append(index))
+    early.start(["train"])
+    early.release()
+    early.release()
+    assert calls == [0]
 
 
 def test_triton_is_prepared_once(monkeypatch):

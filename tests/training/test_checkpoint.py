@@ -212,6 +212,7 @@ def test_find_names_a_run_below(tmp_path):
     """In a folder of runs, the error names one."""
     run = tmp_path / "name" / "tag" / "1"
     save(run / "checkpoints", state(1), header(1))
+    (run.parent / "2" / "checkpoints").mkdir(parents=True)  # has none yet
     for folder in (tmp_path, tmp_path / "name", run.parent):
         with pytest.raises(CheckpointError, match=rf"'a folder of runs'\); name one of them, as {run}"):
             find(folder)

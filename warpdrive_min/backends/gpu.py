@@ -8,7 +8,7 @@ import importlib.util
 import runpy
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -43,10 +43,10 @@ class GpuBackend(Backend):
         """Wait for the GPU."""
         torch.cuda.synchronize()
 
-    def start(self, index: int) -> None:
+    def start(self, index: int) -> Callable[[], None]:
         """Create the context of a GPU, which torch will use, and load NVRTC.
 
-        Imports no torch; any thread may call it.
+        Imports no torch; any thread may call it. Returns a function that releases the context.
 
         Raises:
             OSError: There is no driver.
@@ -58,6 +58,7 @@ class GpuBackend(Backend):
         _call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
         if (cuda_c.gpu_compiler() or "").startswith("nvrtc"):
             cuda_c.nvrtc()
+        return functools.partial(_call, "cuDevicePrimaryCtxRelease_v2", device)
 
     @property
     def why_no_program(self) -> str | None:

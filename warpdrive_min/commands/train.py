@@ -41,6 +41,7 @@ from warpdrive_min.stopping import NOTHING_SAVED, RANK_SIGNALS, SIGNALS, Stopped
 from warpdrive_min.training.config import RunConfig
 from warpdrive_min.training.loop import checkpoint
 from warpdrive_min.training.loop.progress import ProgressLine
+from warpdrive_min.training.paths import early
 from warpdrive_min.training.paths.table import explain as explained
 from warpdrive_min.training.ranks import World
 from warpdrive_min.training.record.certificate import Certifier, require_replayable
@@ -147,6 +148,8 @@ def train(
         require(is_exact, "run config trainer.exact", rule, chosen, do)
         if chosen == "numba":
             numba_server.start()
+        if chosen in ("host", "cpu") or (run.trainer.num_gpus > 1 and not is_rank()):
+            early.release()  # the command's words did not say it
         is_on_cpu, is_shown = chosen in ("host", "cpu"), not (quiet or explain or is_rank())
         if is_on_cpu and is_shown and (warning := cores.busy(cores.load(), cores.n_cores())):
             say(warning)

@@ -80,8 +80,10 @@ def solutions_chart(records: Sequence[Record]) -> Chart:
 
     def part_of(record: Record, part: str) -> Metric | None:
         imported, total = record.figure(IMPORT_METRICS["backend" not in record.point]), record.figure("total_s")
-        if part == IMPORT or imported is None or total is None:
+        if part == IMPORT:
             return imported
+        if imported is None or total is None:
+            return None
         return Metric.exact(total.value - imported.value, "s", "lower")  # medians of all parts would not add up
 
     def seconds(record: Record, part: str) -> str:

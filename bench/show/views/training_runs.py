@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -10,10 +11,9 @@ import pandas as pd
 from pydantic import TypeAdapter, ValidationError
 
 from ...core.errors import FileError, ShowError
+from ...core.record import RUN_METRICS as METRICS
 from ..charts import PART_COLORS, Chart, DataPoint, Panel, Series, chart
 
-METRICS: Final = "metrics.jsonl"
-"""File of a run with a line for each logged iteration."""
 RETURN: Final = "/mean_episodic_return"
 """Metric of a policy, after its name."""
 ROW: Final = TypeAdapter(dict[str, float | None])
@@ -23,24 +23,22 @@ AXES: Final = {"env_steps": "environment steps", "seconds": "seconds of training
 
 
 def run_folders(names: Sequence[str]) -> list[Path]:
-    """Return the folders of training runs, also those below a name.
-
-    There are none if the names are of records.
+    """Return the folders of training runs; none if names are of records.
 
     Raises:
         FileError: Only some names are folders of training runs.
     """
-    runs = {name: _runs(Path(name).absolute()) for name in names}
-    others = [name for name, found in runs.items() if not found]
-    if others and any(runs.values()):
+    folders = list(dict.fromkeys(Path(name).absolute() for name in names if (Path(name) / METRICS).is_file()))
+    others = [name for name in names if not (Path(name) / METRICS).is_file()]
+    if folders and others:
         raise FileError(f"plot: {others[0]} must be a run's folder with {METRICS}, as others are; plot it separately")
-    return [folder for found in runs.values() for folder in found]
+    return folders
 
 
-def _runs(folder: Path) -> list[Path]:
-    """Return the folder of a run, or the runs up to three folders below."""
-    levels = (folder.glob("*/" * depth + METRICS) for depth in range(4))
-    return next((found for level in levels if (found := sorted(file.parent for file in level))), [])
+def run_below(folder: Path) -> Path | None:
+    """Return the last run up to three folders below, as of ``saving.basedir``."""
+    levels = (folder.glob("*/" * depth + METRICS) for depth in (1, 2, 3))
+    return next((max(found).parent for level in levels if (found := list(level))), None)
 
 
 def training_run_chart(folders: Sequence[Path]) -> Chart:
@@ -81,9 +79,11 @@ def _metrics(folder: Path) -> pd.DataFrame:
 
 def _series(metrics: dict[Path, pd.DataFrame], axis: str, name: str) -> list[Series]:
     """Return a line for each run with the policy."""
-    made = []
-    for place, (folder, each) in enumerate(metrics.items()):
+    made, names = [], [folder.name for folder in metrics]
+    if len(set(names)) < len(names):
+        names = [str(folder.relative_to(os.path.commonpath(metrics))) for folder in metrics]
+    for place, (label, each) in enumerate(zip(names, metrics.values(), strict=True)):
         rows = each.reindex(columns=[axis, name]).dropna().to_numpy(float)
         style = {"color": PART_COLORS[place % len(PART_COLORS)], "marker": ".", "linestyle": "-"}
-        made.append(Series(folder.name, style, [DataPoint(x, y, y, y) for x, y in rows.tolist()]))
+        made.append(Series(label, style, [DataPoint(x, y, y, y) for x, y in rows.tolist()]))
     return made

@@ -280,10 +280,9 @@ def find(path: str | Path) -> Path:
     if found is None:
         rule = f"must be a folder with {HEADER} and {TENSORS}, or hold folders checkpoint_<iteration>"
         got, do = "a folder without" if path.is_dir() else "nothing there", "name one that a run has saved"
-        levels = (path.glob("*/" * depth + FOLDER) for depth in (1, 2, 3))  # below `saving.basedir`, name or tag
-        if runs := next(filter(None, map(list, levels)), []):
-            newest = max(runs, key=lambda run: run.stat().st_mtime).parent
-            got, do = "a folder of runs", f"name one of them, as {newest}"
+        levels = (path.glob(f"{'*/' * depth}{FOLDER}/checkpoint_*") for depth in (1, 2, 3))  # below `saving.basedir`
+        if saved := next(filter(None, map(list, levels)), []):
+            got, do = "a folder of runs", f"name one of them, as {max(saved).parents[1]}"
         raise CheckpointError.of(f"checkpoint {path}", rule, got, do)
     return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from threading import Thread
@@ -12,22 +13,33 @@ from typing import Any, Final
 from warpdrive_min.backends import BACKENDS, numba_server
 from warpdrive_min.errors import WarpDriveError
 
+_BACKEND: Final = re.compile(r"(?:--backend|trainer\.env_backend)[ =]['\"]?(\w+)")
+_RANKS: Final = re.compile(r" (?:--gpus\b|-[a-z]*n ?\d|\S*\bnum_gpus\b)")
 _threads: Final[list[Thread]] = []
+_releases: Final[list[Callable[[], None]]] = []
+"""Functions that release what was started."""
 
 
 def start(words: Sequence[str]) -> None:
     """Start what a command will need; its words are not checked yet."""
-    values = {word.rpartition("=")[2] for word in words}
-    if words[:1] != ["train"] or {"host", "cpu"} & values:
+    text, rank = " ".join(words), os.environ.get("LOCAL_RANK")
+    chosen = _BACKEND.findall(text)[-1:]
+    if words[:1] != ["train"] or {"--help", "--explain"} & set(words) or chosen in (["host"], ["cpu"]):
         return
-    rank = os.environ.get("LOCAL_RANK")
-    if rank is None and any(word in ("--gpus", "-n") or "num_gpus" in word for word in words):
+    if rank is None and _RANKS.search(text):
         return  # its ranks will do this
-    backend: Any = BACKENDS["numba" if "numba" in values else "pycuda"]
-    _run(lambda: backend.start(int(rank or 0)))
-    if "numba" in values:
+    backend: Any = BACKENDS["numba" if chosen == ["numba"] else "pycuda"]
+    _run(lambda: _releases.append(backend.start(int(rank or 0))))
+    if chosen == ["numba"]:
         with suppress(WarpDriveError):  # the command reports it
             numba_server.start()
+
+
+def release() -> None:
+    """Release the GPU, which this process will not use."""
+    wait()
+    while _releases:
+        _releases.pop()()
 
 
 @functools.cache
