@@ -22,7 +22,6 @@ from bench.static.programs import BACKENDS, chosen
 from bench.static.records import MACHINE_CODE, records_of
 from bench.static.sass import Instruction, access_hash, pipe_of, shape_hash, width_of
 from tests.bench.builders import bench
-from tests.support import by_night
 from warpdrive_min.backends import cuda_c, cuda_source
 from warpdrive_min.envs import ENVS
 from warpdrive_min.function_manager import KERNELS
@@ -351,7 +350,7 @@ def end(*_: object) -> None:
     raise Stopped(signal.SIGTERM)
 
 
-@pytest.mark.parametrize(("stop", "code"), [by_night(lambda: None, Code.INCONCLUSIVE), (end, 128 + signal.SIGTERM)])
+@pytest.mark.parametrize(("stop", "code"), [(lambda: None, Code.INCONCLUSIVE), (end, 128 + signal.SIGTERM)])
 def test_stopped_gate_keeps_finished_programs(stop, code, tmp_path, monkeypatch):
     """A gate that a signal or its time limit ends is resumed where it stopped."""
     names = "cartpole", "acrobot", "pendulum"

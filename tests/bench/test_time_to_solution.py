@@ -45,7 +45,7 @@ def commands(monkeypatch):
     return ran
 
 
-@pytest.mark.parametrize(("caches", "files"), [(COLD, [0, 0]), by_night(WARM, [0, 1])])
+@pytest.mark.parametrize(("caches", "files"), [by_night(COLD, [0, 0]), (WARM, [0, 1])])
 def test_cold_runs_find_empty_caches(commands, caches, files):
     """A warm run finds the files of the untimed one, whose seed is another."""
     workload = time_to_solution.time_to_solution(solution_point(HOST, caches, LOW))
