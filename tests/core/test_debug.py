@@ -241,7 +241,8 @@ def test_command_names_kernel_element_and_cause():
     assert "kernel 'step'" in result.stdout
     assert "observations of environment 0, agent 0, component 0" in result.stdout
     assert "a barrier is missing" in result.stdout
-    debug(*words)
+    assert "a missing WD_SYNC shows no difference" not in result.stdout
+    assert "a missing WD_SYNC shows no difference" in debug(*words).stdout
 
 
 def test_command_repeats_a_training():

@@ -96,6 +96,13 @@ def test_iterations_without_rows_are_printed_where_rows_are_rare(rows, seconds, 
     assert numbers(shown(steps, is_terminal=False, seconds=seconds)) == printed
 
 
+def test_row_before_a_due_line_is_printed_there():
+    """Returns of rows that come too early for a line are not lost."""
+    steps = [row(each) if each % 5 == 0 or each == 1 else each for each in range(1, 30)]
+    lines = shown(steps, is_terminal=False, seconds=[*range(0, 300, 10)]).splitlines()
+    assert [number for number in numbers("\n".join(lines)) if number % 5 == 0] == [5, 10, 15, 20, 25]
+
+
 def test_first_iteration_after_five_seconds_is_printed():
     """A run whose rows are far apart soon prints an estimate."""
     ticks, output = iter([0.0, 1.0, *(1 + each / 10 for each in range(1, 60))]), io.StringIO()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -99,6 +99,8 @@ def debug(
         found = [_report(table[name], first_fault(start, table[name], n, is_located=bisect), bisect) for name in names]
         if any(found):
             raise typer.Exit(1)
+        if chosen == "host":
+            say(UNSEEN)
 
 
 def _report(change: Change, fault: Fault | None, is_located: bool) -> bool:
@@ -113,6 +115,11 @@ def _report(change: Change, fault: Fault | None, is_located: bool) -> bool:
     return True
 
 
+UNSEEN: Final = (
+    "host runs the phases of a WD_KERNEL one after the other, so a missing WD_SYNC shows no difference here; run "
+    "Numba's simulator for the Numba kernel, and compute-sanitizer on a GPU (docs/authoring.md)"
+)
+"""Note on a fault that no change of the run on `host` can show."""
 Started = tuple[Callable[[], Run], str, bool]
 """Function that starts a run, the backend, and if the run is exact."""
 

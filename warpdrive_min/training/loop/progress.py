@@ -105,7 +105,7 @@ class ProgressLine:
         line = self._line(iteration, now_s, [])
         is_early = not self._has_estimate and now_s - self._started_s >= EARLY_S
         if is_early or iteration >= self._next + self._every - 1:  # else a row is soon due
-            self._print_now(line, iteration, now_s)
+            self._print_now(self._unprinted or line, iteration, now_s)
         self._advise(iteration, now_s)
 
     def _advise(self, iteration: int, now_s: float) -> None:
