@@ -146,6 +146,15 @@ def test_example_of_an_environment_is_valid(backend, folder):
     assert "passed" in done.output
 
 
+def test_example_of_an_environment_is_trained(folder):
+    """The page's command trains its environment on the CPU."""
+    write_files("docs/authoring.md", folder)
+    words = ["train", "-e", "walk.py", "--seed", "1", "--backend", "cpu", "--iterations", "5"]
+    done = CliRunner().invoke(cli.app, words)
+    assert done.exit_code == 0, done.output
+    assert "mean return" in done.output
+
+
 def test_example_of_an_environment_is_measured(folder, monkeypatch):
     """The page's command measures its environment on the CPU."""
     monkeypatch.delenv("NUMBA_ENABLE_CUDASIM", raising=False)  # times of the simulator would mean nothing
