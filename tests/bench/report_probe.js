@@ -42,6 +42,9 @@ addEventListener("load", () => {
   const rows = svg => [...svg.querySelectorAll("text[text-anchor=end]")].map(each => each.textContent);
   const isNamedTwice = all => new Set(all).size < all.length;
   said.twice = [...document.querySelectorAll(".panels svg")].map(rows).filter(isNamedTwice);
+  const solved = charts.find(each => each.dataset.chart.endsWith("time-to-solution")).querySelectorAll(".panels .series");
+  said.bars = [...solved].map(each => each.querySelectorAll("rect").length);
+  said.totals = [...solved].at(-1).querySelectorAll("line, path.mark").length;
   said.requests = performance.getEntriesByType("resource").map(each => each.name);
   said.wide = document.documentElement.scrollWidth - innerWidth;
   document.body.textContent = "PROBE" + JSON.stringify(said) + "PROBE";

@@ -213,6 +213,8 @@ def test_report_works_in_a_browser(shipped: str, tmp_path: Path) -> None:
     assert said["cut"] == []
     assert said["crowded"] == 0, "no name below an axis runs into the next one"
     assert said["hidden"] == [], "no ratio beside a mark lies over another one"
+    assert said["bars"] == [2, 2, 0], "the total of each row is no third part"
+    assert said["totals"] == 4, "a line from low to high and a mark per row"
     assert said["twice"] == [], "no two ticks of an axis have one name"
 
 

@@ -6,7 +6,7 @@ const DASHES = { "-": "", "--": "6 3", "-.": "7 3 1.5 3", ":": "1.5 3" };
 const MARKS = {
   o: "M-3.5 0a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0 -7 0", s: "M-3.2 -3.2h6.4v6.4h-6.4z", "^": "M0 -4L4 3.2H-4z",
   D: "M0 -4.4L4.4 0L0 4.4L-4.4 0z", x: "M-3.5 -3.5L3.5 3.5M3.5 -3.5L-3.5 3.5",
-  "+": "M-4.5 0H4.5M0 -4.5V4.5", "": "",
+  "+": "M-4.5 0H4.5M0 -4.5V4.5", "|": "M0 -7V7", "": "",
 };
 
 function element(name, attributes = {}, parent = null, text = "") {
@@ -70,11 +70,11 @@ function dated(ticks) {
 
 function mark(parent, style, x, y) {
   if (!style.marker) return;
-  element("path", { d: MARKS[style.marker] ?? MARKS.o, class: "x+".includes(style.marker) || style.markerfacecolor === "none" ? "mark bare" : "mark", transform: `translate(${x} ${y})` }, parent);
+  element("path", { d: MARKS[style.marker] ?? MARKS.o, class: "x+|".includes(style.marker) || style.markerfacecolor === "none" ? "mark bare" : "mark", transform: `translate(${x} ${y})` }, parent);
 }
 
-/* True: its series are bars, one after the other. */
-const hasBars = chart => Object.values(chart.styles).some(style => "hatch" in style);
+/* True: its series with a hatch are bars, one after the other. */
+const isBar = style => "hatch" in style, hasBars = chart => Object.values(chart.styles).some(isBar);
 
 /* Ranges of a history: buttons with the first day that they show. */
 const ranges = [...document.querySelectorAll("[data-since]")], draws = [];
@@ -101,8 +101,9 @@ function drawPanel(holder, chart, panel, off) {
   const points = shown.flatMap(each => each.points);
   if (!points.length) { element("text", { x: 20, y: 30 }, svg, "nothing to show"); return; }
   const left = across ? (above ? 8 : 300) : 60, right = width - (panel.right ? 58 : RIGHT), bottom = height - BOTTOM;
-  const totals = panel.ticks.map((_, row) => points.reduce((sum, d) => sum + (d[1] === row ? d[0] : 0), 0));
-  const xs = bars ? [0, ...totals] : points.flatMap(d => across ? [d[0], d[2], d[3]] : [d[0]]);
+  const [parts, marks] = [true, false].map(kind => shown.filter(each => isBar(chart.styles[each.name]) === kind).flatMap(each => each.points));
+  const totals = panel.ticks.map((_, row) => parts.reduce((sum, d) => sum + (d[1] === row ? d[0] : 0), 0));
+  const xs = [...bars ? [0, ...totals] : [], ...marks.flatMap(d => across ? [d[0], d[2], d[3]] : [d[0]])];
   const x = places ? { at: v => left + (v + 0.5) / panel.ticks.length * (right - left) }
     : scale(xs, chart.x.log, left, right, bars, chart.x.date);
   const rows = v => TOP + (v + (above ? 0.72 : 0.5)) / panel.ticks.length * (bottom - TOP);
@@ -144,7 +145,7 @@ function drawPanel(holder, chart, panel, off) {
     }
     for (const point of each.points) {
       let px = x.at(point[0]), py = y.at(point[1]);
-      if (bars) {
+      if (isBar(style)) {
         const start = ends.get(point[1]) ?? 0, end = start + point[0];
         ends.set(point[1], end);
         element("rect", { class: "mark", x: x.at(start), y: py - 6, width: Math.max(0, x.at(end) - x.at(start) - 1), height: 12, "fill-opacity": style.hatch ? 0.35 : 1 }, group);
@@ -193,7 +194,7 @@ function drawChart(place) {
     const button = element("button", { type: "button", "aria-pressed": "true" }, bar);
     const key = element("svg", { width: 30, height: 12, viewBox: "0 0 30 12", "aria-hidden": "true" }, button);
     const group = element("g", { class: "series", hue: style.color }, key);
-    if (bars) element("rect", { class: "mark", x: 4, y: 1, width: 22, height: 10, "fill-opacity": style.hatch ? 0.35 : 1 }, group);
+    if (isBar(style)) element("rect", { class: "mark", x: 4, y: 1, width: 22, height: 10, "fill-opacity": style.hatch ? 0.35 : 1 }, group);
     else {
       if (style.linestyle !== "none") element("path", { class: "line", d: "M0 6H30", "stroke-dasharray": DASHES[style.linestyle] }, group);
       mark(group, style, 15, 6);
