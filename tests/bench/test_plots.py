@@ -166,10 +166,13 @@ def test_other_software_stands_in_the_panel_of_its_environment():
         return made.model_copy(update={"metrics": made.metrics | {"ours_over_peer": made.metrics["env_steps_per_s"]}})
 
     others = [peer("scan", 2e6, 1), peer("scan-2", 3e6, 1), peer("scan", 4e8, 100)]
-    (panel,) = throughput_chart([*ours, *many, *others]).panels
+    (panel,) = (chart := throughput_chart([*ours, *many, *others])).panels
     drawn = {series.name: [(dot.x, dot.y) for dot in series.points] for series in panel.series}
     assert drawn["CUDA C (PyCUDA), many steps per launch"] == [(1, 9e6), (100, 9e8)]
     assert drawn["gymnax, fastest setting"] == [(1, 3e6), (100, 4e8)]
+    assert chart.statistic.endswith("; many steps per launch store the last one")
+    alone = throughput_chart([*ours, *others])
+    assert "per launch" not in alone.caption + alone.statistic, "no such series"
 
 
 def test_a_set_has_at_most_eight_figures():

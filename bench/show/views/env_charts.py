@@ -41,12 +41,14 @@ def throughput_chart(records: Sequence[Record]) -> Chart:
     many = [r for r in of_cases.get("many_steps", []) if fused <= r.point.items() and "policy" not in r.point]
     others = [r for r in fastest_variants(of_cases.get("peer", [])) if r.point["work"] == "simulate"]
     keys = list(grouped(plain(shown), "env", "n_agents"))
-    others = [r for r in others if (r.point["env"], r.point["n_agents"]) in keys]
+    many, others = ([r for r in each if (r.point["env"], r.point["n_agents"]) in keys] for each in (many, others))
     with_others = [
         replace(panel, series=[*panel.series, *_beside(many, others, key)])
         for key, panel in zip(keys, panels, strict=True)
     ]
-    return in_rows(replace(chart("throughput", with_others, [*shown, *many, *others]), findings=findings))
+    last = "any steps per launch store the last one"
+    words = {"many": f" M{last}.", "last": f"; m{last}"} if many else {"many": "", "last": ""}
+    return in_rows(replace(chart("throughput", with_others, [*shown, *many, *others], **words), findings=findings))
 
 
 def _beside(many: Sequence[Record], others: Sequence[Record], key: tuple[Any, ...]) -> list[Series]:
