@@ -25,7 +25,7 @@ from .core.record import (
 from .judge.published.anchors import SOURCES
 from .judge.published.claims import for_report
 from .show.charts import Chart
-from .show.columns import Column, Table
+from .show.columns import Column, Table, signed_points
 from .show.labels import commit_label, digits, machine_label, notes
 from .show.page import drawn, page
 from .show.records import by_machine, derived, evidence_of
@@ -127,7 +127,7 @@ def figure(machine: str, chart: Chart) -> dict[str, Any]:
         "chart": chart,
         "runs": sorted({record.run_id for record in chart.records}),
         "commits": sorted({commit_label(record) for record in chart.records}),
-        "notes": notes(chart.records),
+        "notes": [*notes(chart.records), *signed_points(chart.records)],
         "commands": commands(chart.records),
         "drawn": drawn(chart),
     }

@@ -28,6 +28,7 @@ from .labels import (
     is_ours,
     number,
     plain_text,
+    plural,
     ratio_text,
 )
 from .records import best_on_cpu, first_metric, work_of
@@ -176,6 +177,15 @@ def signs(record: Record, name: str = "") -> str:
     found = record.figure(name) if name else first_metric(record)
     is_wide = found is not None and found.kind in ("processes", "range") and _spread(found) > MOST_SPREAD
     return UNSETTLED * record.has_unsettled_warm_up + WIDE * is_wide + BUSY * bool(busy(record))
+
+
+def signed_points(records: Sequence[Record]) -> list[str]:
+    """Count the points of a figure that have a sign in tables, as text."""
+    counts = {
+        f"times did not stabilise during the warm-up ({UNSETTLED})": sum(r.has_unsettled_warm_up for r in records),
+        f"other processes used the cores ({BUSY})": sum(bool(busy(record)) for record in records),
+    }
+    return [f"{n} of {plural(len(records), 'point')}: {text}" for text, n in counts.items() if n]
 
 
 def _spread(figure: Figure) -> float:

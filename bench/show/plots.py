@@ -28,6 +28,7 @@ from ..core.errors import ShowError
 from ..core.machine import slug
 from ..core.record import RESULTS, Record, read_reporting
 from .charts import COLOURS, Chart, Panel, Series
+from .columns import signed_points
 from .frames import existing_files
 from .labels import commit_label, machine_label, notes
 from .records import by_machine, evidence_of
@@ -393,6 +394,7 @@ def _footer(figure: Figure, chart: Chart) -> None:
             f"run {', '.join(runs)}" if len(runs) <= MOST_NAMED_RUNS else f"{len(runs)} runs, {runs[0]} to {runs[-1]}"
         )
         words = [machine_label(records[0]), *words, f"commit {', '.join(commits)}", named, *notes(records)]
+        words += signed_points(records)
     text = "; ".join(words)
     letters = int(figure.get_figwidth() / (mpl.rcParams["font.size"] / PAPER_FONT) * FOOTER_LETTERS_AN_INCH)
     figure.supxlabel(textwrap.fill(one_line(text), letters), fontsize="xx-small", color="0.45", x=0.01, ha="left")

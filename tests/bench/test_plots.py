@@ -14,9 +14,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.image import imread
 from PIL import Image
 
+from bench import report
 from bench.core.errors import ShowError
 from bench.core.point import Metric
-from bench.core.record import Record
+from bench.core.record import Host, Record
 from bench.show import plots
 from bench.show.charts import PART_COLORS
 from bench.show.plots import paint
@@ -80,6 +81,20 @@ def test_figure_names_hardware_commit_and_run(sweep):
     text = paint(throughput_chart(sweep)).get_supxlabel()
     for word in ("NVIDIA H200", "16 CPU cores", "commit 0123456", "run run"):
         assert word in text
+
+
+def test_figures_count_points_with_a_sign_of_tables(sweep):
+    """Both footers count points on shared cores and unsettled warm-ups."""
+    loud = Host(load_before=0.0, pinned_cores=None, others_busy=0.5)
+    found = [sweep[0].model_copy(update={"host": loud, "warm_up": {"settled": False}}), *sweep[1:3]]
+    drawn = throughput_chart(found)
+    counted = report.figure("machine", drawn)["notes"]
+    assert counted == [
+        "1 of 3 points: times did not stabilise during the warm-up (\N{DAGGER})",
+        "1 of 3 points: other processes used the cores (\N{DOUBLE DAGGER})",
+    ]
+    assert "; ".join(counted) in paint(drawn).get_supxlabel().replace("\n", " ")
+    assert report.figure("machine", throughput_chart(sweep))["notes"] == []
 
 
 @pytest.mark.parametrize(("n_runs", "says"), [(8, "run 1, 2, 3, 4, 5, 6, 7, 8"), (9, "9 runs, 1 to 9")])
