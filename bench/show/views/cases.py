@@ -51,11 +51,11 @@ def training_table(records: Sequence[Record]) -> Table[Record]:
         other = run_charts.reference_of(record)
         return NOTHING if other is None else other.by if other.env_steps_per_s else f"{other.by} does not run"
 
-    over = value_column("times the published rate (on an H200)", over_reference, ratio_text)
+    over = value_column("times the published rate (on an H200, not interleaved)", over_reference, ratio_text)
     made = every_point(records, over, Column("source of the published rate", reference))
     named = {other.by for record in records if (other := run_charts.reference_of(record)) is not None}
     sources = [f"{name}: {source}." for name, source in SOURCES.items() if name in named]
-    return replace(made, caption=" ".join([made.caption, *sources]))
+    return replace(made, caption=" ".join([made.caption, *sources, run_charts.NOT_INTERLEAVED * bool(sources)]).strip())
 
 
 def scaling_table(records: Sequence[Record]) -> Table[Record]:
