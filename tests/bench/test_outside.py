@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from bench.core.record import read_all
 from bench.show.labels import env_name
 from bench.workloads.outside import outside_jobs
+from bench.workloads.setups.environments import outside_sources
 from bench.workloads.shared import is_outside
 from tests.bench.builders import bench
 from warpdrive_min.commands.new_env import write_starter
@@ -46,9 +48,24 @@ def test_the_author_of_an_environment_measures_it(starter, tmp_path):
     ]
     name = str(Path(starter).resolve()) + '{"n_agents": 3}'  # it is in no current folder
     assert {(each.point["n_agents"], each.point["env"]) for each in records} == {(3, name)}
+    assert {each.notes["environment_sources"] for each in records} == {*outside_sources(name).values()}
     assert all("NumPy" in each.correctness.before.oracle for each in records)
     _, _, _, *again = shlex.split(records[-1].command)
     assert "1 measured, 0 failed" in bench(*again, "--out", tmp_path / "again", "--no-plot")
+
+
+def test_records_tell_versions_of_an_environment_apart(starter):
+    """Changed sources of its package change the hash; shipped ones have none."""
+    found = []
+    for change in ("", "\n// faster", ""):
+        kernel = Path(starter) / "kernel.cu"
+        kernel.write_text(kernel.read_text().removesuffix("\n// faster") + change)
+        (Path(starter) / "notes.txt").write_text(change)
+        found.append(outside_sources(starter + '{"n_agents": 3}')["environment_sources"])
+    assert re.fullmatch("[0-9a-f]{12}", found[0])
+    assert found[0] == found[2] != found[1]
+    assert outside_sources("cartpole") == {}
+    assert outside_sources(COUNTER)
 
 
 def test_a_class_has_one_name_however_it_is_spelt(starter, monkeypatch):

@@ -16,6 +16,7 @@ from ...core.errors import Skip
 from ...core.measure import Timed
 from ...core.point import ORACLE, Check, Facts, Mode, Point
 from ..shared import steps_of
+from .environments import outside_sources
 
 # ------------------------------------------------------------------ backends
 
@@ -160,7 +161,7 @@ def timed_steps(
         work=steps_of(n_envs, point["n_agents"]),
         n_bytes=n_envs * n_bytes,
         n_ops=n_envs * n_ops,
-        notes={"steps_per_run": steps.n},
+        notes={"steps_per_run": steps.n, **outside_sources(point["env"])},
         snapshot=snapshot,
     )
 
