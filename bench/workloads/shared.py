@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import functools
+import hashlib
+import importlib.util
+import inspect
 import math
 import os
 import sys
@@ -14,7 +17,7 @@ from warpdrive_min import BACKENDS
 from warpdrive_min.packages import is_class_path
 
 from ..core.archive import read_toml
-from ..core.point import ON_CPU, PLAIN, Mode, Point, Preset
+from ..core.point import ON_CPU, PLAIN, Mode, Point, Preset, class_and_config
 
 if TYPE_CHECKING:
     from warpdrive_min.backends import Availability
@@ -187,3 +190,32 @@ def training_point(
 def continues_after_threshold(point: Point) -> bool:
     """True if a run continues after the threshold; it is untimed."""
     return point.get("until") == UNTIL_END["until"]
+
+
+SOURCES: Final = frozenset({".py", ".cu", ".cuh", ".h", ".hpp", ".c", ".cpp"})
+"""Suffixes of an environment's source files."""
+
+
+def outside_sources(env: str) -> dict[str, str]:
+    """Return a hash of an outside environment's sources, as a note; else nothing.
+
+    They are its class's file, its kernels and all sources of its package. A commit does not tell their versions.
+    """
+    target, _ = class_and_config(env)
+    if not is_outside(target):
+        return {}
+    from warpdrive_min.registrar import load_class
+
+    cls = load_class(target)
+    file = Path(inspect.getfile(cls)).resolve()
+    files = {file}
+    for source in getattr(cls, "kernel_sources", {}).values():
+        is_module = not Path(source).is_file()
+        spec = importlib.util.find_spec(str(source)) if is_module else None
+        files |= {Path(spec.origin if spec and spec.origin else source).resolve()}
+    if (file.parent / "__init__.py").exists():
+        files |= {each for each in file.parent.rglob("*") if each.suffix in SOURCES}
+    digest = hashlib.sha256()
+    for name, path in sorted((os.path.relpath(each, file.parent), each) for each in files if each.is_file()):
+        digest.update(f"{name}\0{hashlib.sha256(path.read_bytes()).hexdigest()}".encode())
+    return {"environment_sources": digest.hexdigest()[:12]}

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
-import inspect
-import os
-from pathlib import Path
 from typing import Final
 
 from warpdrive_min import EnvWrapper
@@ -58,33 +53,6 @@ def environment_of(point: Point) -> CUDAEnvironmentContext:
     require(name in ENVS, "environment", f"must be one of {known(ENVS)}, module:Class, or an existing path", name)
     config = env_config(name, point["n_agents"], point.get("neighbor_search", "auto"), point.get("n_taggers"))
     return ENVS[name](**config)
-
-
-SOURCES: Final = frozenset({".py", ".cu", ".cuh", ".h", ".hpp", ".c", ".cpp"})
-"""Suffixes of an environment's source files."""
-
-
-def outside_sources(env: str) -> dict[str, str]:
-    """Return a hash of an outside environment's sources, as a note; else nothing.
-
-    They are its class's file, its kernels and all sources of its package. A commit does not tell their versions.
-    """
-    target, _ = class_and_config(env)
-    if not is_outside(target):
-        return {}
-    cls = load_class(target)
-    file = Path(inspect.getfile(cls)).resolve()
-    files = {file}
-    for source in getattr(cls, "kernel_sources", {}).values():
-        is_module = not Path(source).is_file()
-        spec = importlib.util.find_spec(str(source)) if is_module else None
-        files |= {Path(spec.origin if spec and spec.origin else source).resolve()}
-    if (file.parent / "__init__.py").exists():
-        files |= {each for each in file.parent.rglob("*") if each.suffix in SOURCES}
-    digest = hashlib.sha256()
-    for name, path in sorted((os.path.relpath(each, file.parent), each) for each in files if each.is_file()):
-        digest.update(f"{name}\0{hashlib.sha256(path.read_bytes()).hexdigest()}".encode())
-    return {"environment_sources": digest.hexdigest()[:12]}
 
 
 def checked_envs(point: Point) -> int:

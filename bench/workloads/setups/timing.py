@@ -15,8 +15,7 @@ from warpdrive_min.backends import Backend
 from ...core.errors import Skip
 from ...core.measure import Timed
 from ...core.point import ORACLE, Check, Facts, Mode, Point
-from ..shared import steps_of
-from .environments import outside_sources
+from ..shared import outside_sources, steps_of
 
 # ------------------------------------------------------------------ backends
 
