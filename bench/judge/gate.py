@@ -366,7 +366,8 @@ def calibrate_if_needed(points: Sequence[Job], baseline: str, choice: Choice) ->
     if before is not None and before.fits(here):
         return []
     start, rounds = time.monotonic(), ROUNDS[choice.preset]
-    say(f"this machine is not calibrated: compares {baseline} with itself first, {rounds} rounds a point")
+    size = f"{len(points)} points of {rounds} rounds each; --no-calibrate leaves this out"
+    say(f"this machine is not calibrated: compares {baseline} with itself first, {size}")
     run_id = f"{choice.run_id}-calibration"
     outputs = PairFiles(*[choice.out / f"{run_id}.jsonl"] * 3)
     limit = Limit(rounds=rounds, is_decided=lambda _: False, end=choice.end)

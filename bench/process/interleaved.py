@@ -178,7 +178,7 @@ def measure_all(
     Args:
         todo: The sides.
         preset: Lengths of blocks and number of rounds.
-        say: Gets a progress line for each pair.
+        say: Gets a progress line for each pair, with the remaining minutes.
         outputs: Output files; pairs in them are not measured again.
         at_once: Maximum number of rounds that are set up at once, see `measure_rounds`.
         limit: End of a pair's rounds; None: the preset's number. A pair that it, or a signal, cuts short is returned,
@@ -201,7 +201,7 @@ def measure_all(
         for record in (each for pair in finished.values() for each in (pair.a, pair.b)):
             if record.run_id in of_this_checkout:
                 require_one_code(record, state)
-    done = set[int]()
+    done, start = set[int](), time.monotonic()
     measured = measure_rounds([todo[index] for index in missing], preset, at_once, say, limit)
     try:
         for n_done, (place, got) in enumerate(measured, start=1):
@@ -220,7 +220,10 @@ def measure_all(
                 outputs.add(got)
             pairs[index] = got
             ratio = f"{got.ratio.value:.4f} x the time of A in {got.n_rounds} round{'s' * (got.n_rounds > 1)}"
-            say(f"{n_done}/{len(missing)} {name}: B takes {ratio}")
+            now, end = time.monotonic(), limit.end if limit else math.inf
+            left_s = min((now - start) / n_done * (len(missing) - n_done), end - now)
+            more = f"; about {left_s / 60:.0f} minutes left" if left_s >= 60 else ""
+            say(f"{n_done}/{len(missing)} {name}: B takes {ratio}{more}")
     except Stopped as signalled:
         if limit is None:
             raise

@@ -273,7 +273,7 @@ def test_command_writes_a_site_and_replaces_its_own_pages(tmp_path: Path) -> Non
         site([record()], most_bytes=10_000)
 
 
-@pytest.mark.parametrize(("workflow", "command"), [("nightly", "run"), ("board", "board")])
+@pytest.mark.parametrize(("workflow", "command"), [("nightly", "run"), ("board", "board"), ("cpu-gate", "gate")])
 def test_workflows_call_commands_that_exist(workflow: str, command: str) -> None:
     """Sessions and options of the example workflows exist."""
     text = (ROOT / "docs" / "examples" / "workflows" / f"{workflow}.yml").read_text()

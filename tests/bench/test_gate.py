@@ -483,6 +483,16 @@ def test_machine_without_calibration_calibrates_itself_once(sides, tmp_path):
     assert not file.exists()
 
 
+def test_calibration_says_how_long_it_takes(sides, tmp_path, monkeypatch):
+    """The first line has its size, the line of each point the remaining minutes."""
+    started, monotonic = [], time.monotonic
+    sides(1.0, n_points=3, on_start=lambda: started.append(None))
+    monkeypatch.setattr(time, "monotonic", lambda: monotonic() + 60 * len(started))
+    said = run_gate(tmp_path, "--baseline", "main", "--case", "fake")
+    assert "compares main with itself first, 3 points of 4 rounds each; --no-calibrate" in said
+    assert re.findall(r"B takes .* in 4 rounds(.*)", said) == ["; about 16 minutes left", "; about 8 minutes left", ""]
+
+
 def test_time_limit_judges_what_is_measured(sides, tmp_path, monkeypatch):
     """After the time limit finished points are judged.
 
