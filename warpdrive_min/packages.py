@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import json
 import os
+import re
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -35,6 +36,11 @@ def install_command(extra: str) -> str:
     if url := _origin():
         return f'pip install "{DISTRIBUTION}[{extra}] @ {url}"'
     return f'pip install "PATH_OR_URL_OF_WHEEL[{extra}]"'
+
+
+def with_own_install_commands(text: str) -> str:
+    """Replace another checkout's install commands in a text by this one's."""
+    return re.sub(r'pip install -e "[^"]*\[(\w+)\]"', lambda found: install_command(found[1]), text)
 
 
 def _origin() -> str:

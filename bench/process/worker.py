@@ -30,6 +30,7 @@ from pathlib import Path
 from subprocess import DEVNULL, STDOUT, TimeoutExpired
 from typing import IO, Any, Final, Protocol
 
+from warpdrive_min.packages import with_own_install_commands
 from warpdrive_min.processes import Child, end_with_parent, register
 from warpdrive_min.stopping import SIGNALS
 
@@ -247,7 +248,7 @@ class Worker:
         if "error" in reply:
             from warpdrive_min.backends.cache import excerpt  # noqa: PLC0415  (imports torch)
 
-            raise WorkerError(reply["error"], excerpt(str(reply["message"])))
+            raise WorkerError(reply["error"], excerpt(with_own_install_commands(str(reply["message"]))))
         return reply
 
     def fileno(self) -> int:

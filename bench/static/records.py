@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+from warpdrive_min.packages import with_own_install_commands
 from warpdrive_min.processes import is_stopping
 
 from ..core.errors import CompareError
@@ -147,7 +148,8 @@ def _records(
         status = "skipped" if "skipped" in reply else "failed"
         for architecture in architectures:
             point = _point(program, architecture, "", "")
-            yield _record(point, program, context, status=status, reason=reply[status])
+            reason = with_own_install_commands(reply[status])
+            yield _record(point, program, context, status=status, reason=reason)
         return
     for part in reply["parts"]:
         for name, launch in _named(part["launches"]):

@@ -12,6 +12,7 @@ import pytest
 
 import envs
 from bench.core.errors import Code, CompareError
+from bench.core.machine import ROOT
 from bench.core.point import Check, Measurement, Metric
 from bench.core.record import Context, Record, StartTime, append, read_all
 from bench.judge.gate import Choice, fill, report_on
@@ -318,6 +319,17 @@ def static_report(tmp_path, before: list[Record], now: list[Record]) -> Report:
     choice = Choice(cases=[], where=[], run_id="r", out=tmp_path, calibrations=tmp_path, static=True, preset="default")
     fill(report, files[1], choice)
     return report
+
+
+def test_equal_reasons_of_both_sides_are_one_note(monkeypatch):
+    """A baseline's install command names this checkout, not its temporary one."""
+    monkeypatch.chdir(ROOT)
+    (program,) = chosen(["cartpole"], ["pycuda"], None, None, {})
+    reasons = [f'no compiler; pip install -e "{folder}[static]"' for folder in ("/tmp/revisions-x/0", ".")]
+    both = [list(records._records(program, {"skipped": each}, ["sm_90"], CONTEXT)) for each in reasons]
+    report = report_on("main", 0.015, static=True)
+    verdict.judge_into(report, *both)
+    assert report.notes == [f"left out: {reasons[1]}"]
 
 
 def compiling(monkeypatch, *names: str, stop=lambda: None, n: int = 99) -> list[str]:

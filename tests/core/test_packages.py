@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from warpdrive_min import packages
-from warpdrive_min.packages import install_command
+from warpdrive_min.packages import install_command, with_own_install_commands
 
 
 def test_checkout_is_installed_from_its_folder(monkeypatch, tmp_path):
@@ -18,6 +18,14 @@ def test_checkout_is_installed_from_its_folder(monkeypatch, tmp_path):
     assert install_command("bench") == 'pip install -e ".[bench]"'
     monkeypatch.chdir(tmp_path)
     assert install_command("bench") == f'pip install -e "{packages.ROOT}[bench]"'
+
+
+def test_install_commands_of_another_checkout_name_this_one(monkeypatch):
+    """A baseline's temporary checkout is gone when its reason is read."""
+    monkeypatch.chdir(packages.ROOT)
+    told = 'no CUDA compiler; pip install -e "/tmp/revisions-x/0[static]"'
+    assert with_own_install_commands(told) == 'no CUDA compiler; pip install -e ".[static]"'
+    assert with_own_install_commands("pip install -e elsewhere") == "pip install -e elsewhere"
 
 
 @pytest.mark.parametrize(
