@@ -14,6 +14,7 @@ import platform
 import re
 import shutil
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -26,6 +27,7 @@ from warpdrive_min.backends import cuda_c
 from warpdrive_min.backends.base import Availability
 from warpdrive_min.backends.cache import cached
 from warpdrive_min.processes import run
+from warpdrive_min.terminal import echo
 
 from ..core.archive import load, read_toml
 from ..core.case import Case, Job
@@ -44,6 +46,8 @@ TARGET: Final = "x86-64-v3"
 """Target processor of the kernels.
 
 Valgrind has no AVX-512, and this target gives the same counts on every x86."""
+SET_UP: Final = "set up a point to count"
+"""Line that the process prints for each point."""
 INSTALL: Final = "install Valgrind (apt-get install valgrind) for its callgrind"
 
 _REPEATABLE: Final = read_toml(Path(__file__).with_suffix(".toml"))
@@ -197,13 +201,15 @@ def points(cases: Mapping[str, Case]) -> list[Job]:
 
 
 def count(jobs: Sequence[Job], root: Path = ROOT) -> list[Count]:
-    """Count points with the code in a folder; waits.
+    """Count points with the code in a folder, and print each; waits.
 
     Raises:
         WorkerError: The code is too old, or its process dies.
     """
     with tempfile.TemporaryDirectory(prefix="counts-") as folder, _process(root.resolve(), Path(folder)) as process:
-        reply = process.ask("count", points=[(job.case.name, dict(job.point)) for job in jobs])
+        process.send(method="count", arguments={"points": [(job.case.name, dict(job.point)) for job in jobs]})
+        _print_progress(process, jobs)
+        reply = process.receive("count")
         process.require_code(root.resolve(), reply)
         process.kill()  # exiting takes seconds on an emulated CPU
         profiles = {each.label: each for each in map(Profile.read, sorted(Path(folder).glob("counts.*")))}
@@ -218,6 +224,19 @@ def count(jobs: Sequence[Job], root: Path = ROOT) -> list[Count]:
         off = sum(abs(profile.total - sum(profile.own.values())) for profile in found)
         counted.append(Count(parts={**parts, PATH: median([run[PATH] for run in runs])}, work=answer["work"], off=off))
     return counted
+
+
+def _print_progress(process: Worker, jobs: Sequence[Job]) -> None:
+    """Print each point after its set-up, the longest part, until the answer."""
+    n, start, is_over = 0, time.monotonic(), False
+    echo(f"counts CPU instructions of {len(jobs)} parts under Valgrind: takes minutes", err=True)
+    while process.log and not is_over:
+        is_over = process.connection.poll(1)
+        # The process shares the file's position, so nothing may seek. Older commits print no such lines.
+        n_before, n = n, os.pread(process.log.fileno(), 1 << 24, 0).count(SET_UP.encode())
+        for number, job in enumerate(jobs[n_before:n], start=n_before + 1):
+            name = " ".join([str(job.point.get("env", "")), job.case.name]).strip()
+            echo(f"{number}/{len(jobs)} {name}: set up under Valgrind, {time.monotonic() - start:.0f} s", err=True)
 
 
 def cached_counts(jobs: Sequence[Job], root: Path = ROOT) -> list[Count]:

@@ -16,6 +16,7 @@ from typing import Any, Final
 import torch
 
 from warpdrive_min.backends import host
+from warpdrive_min.terminal import echo
 
 from ..core import machine, measure
 from ..core.case import Case, Job
@@ -206,7 +207,10 @@ class Server(Dispatcher):
         if platform.machine() == "x86_64":
             host.TARGET = f"-march={callgrind.TARGET}"
         torch.set_num_threads(1)
-        ready = [self._ready(case, point) for case, point in points]
+        ready = list[Timed | Message]()
+        for case, point in points:
+            ready.append(self._ready(case, point))
+            echo(callgrind.SET_UP, err=True)
         tell, counted = callgrind.client_requests(), list[Message]()
         gc.collect()
         gc.freeze()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -177,12 +178,37 @@ def test_code_of_another_folder_is_refused(monkeypatch):
         def __exit__(self, *_):
             pass
 
-        def ask(self, method, **_):
+        def send(self, **_):
+            pass
+
+        def receive(self, method):
             return {"root": "/elsewhere"}
 
     monkeypatch.setattr(Worker, "start", lambda *_, **__: Elsewhere())
     with pytest.raises(WorkerError, match="the code of /elsewhere"):
         counts.count([], machine.ROOT)
+
+
+SLOW = """
+import json, sys
+from multiprocessing.connection import Connection
+connection = Connection(int(sys.argv[-1]))
+points = json.loads(connection.recv_bytes())["arguments"]["points"]
+for _ in points:
+    print("noise\\n" + sys.argv[1], file=sys.stderr, flush=True)
+answers = [{"error": "Skip", "message": "x"}] * len(points)
+connection.send_bytes(json.dumps({"root": sys.argv[2], "points": answers}).encode())
+"""
+
+
+def test_count_prints_each_point(monkeypatch, capfd):
+    """A count takes minutes, so it prints what is set up."""
+    words = [sys.executable, "-c", SLOW, counts.SET_UP, str(machine.ROOT)]
+    monkeypatch.setattr(counts, "_process", lambda *_: Worker.start("x", words, env=os.environ, is_quiet=True))
+    found = counts.count(sides.counted_jobs(["pendulum"]), machine.ROOT)
+    first, *lines = capfd.readouterr().err.splitlines()
+    assert first == f"counts CPU instructions of {len(found)} parts under Valgrind: takes minutes"
+    assert [line.partition(":")[0] for line in lines] == ["1/2 pendulum env_step", "2/2 pendulum reset"]
 
 
 # ------------------------------------------------------------------ records
