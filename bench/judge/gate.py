@@ -325,6 +325,7 @@ def from_revision(report: Report, choice: Choice) -> None:
     try:
         if once and limit.has_passed:
             report.add("left out", f"not measured: {len(once)} points of memory and learning")
+            report.n_missing += len(once)
         elif once:
             before, now = untimed.measure(once, report.baseline, choice, choice.run_id, outputs)
             report.add("broken", *Evidence.of(now).failed.values())
@@ -352,6 +353,7 @@ def judge_rounds(report: Report, seen: PairResults, choice: Choice) -> None:
     if seen.missing:
         what = f"not measured: {len(seen.missing)} of {len(seen.missing) + len(seen.pairs)} points"
         report.add("left out", f"{what} ({', '.join(seen.missing)}); --resume {choice.run_id} continues")
+        report.n_missing += len(seen.missing)
     report.notes += [f"unreliable times: {pair.name}: {each}" for pair in seen.pairs for each in caveats(pair)]
     judge_into(report, seen.pairs, choice.calibrations, choice.most_rounds)
 
@@ -442,10 +444,12 @@ def judge_into(report: Report, pairs: Sequence[Pair], calibrations: Path, most_r
     report.rows += rows
     if rows:
         row = max(rows, key=lambda row: row.limit)
-        report.notes.append(
-            f"a slow-down of {_share(row.limit)} of any one point would have been found (of 5 gates in 4 or more); "
-            f"the least certain point is {row.subject}"
-        )
+        found = _sensitivity(row.limit)
+        if row.limit < 1:
+            found = (
+                f"a slow-down of {_share(row.limit)} of any one point would have been found (of 5 gates in 4 or more)"
+            )
+        report.notes.append(f"{found}; the least certain point is {row.subject}")
 
 
 def judge(
@@ -533,7 +537,7 @@ def _judged(draft: Row, by_rounds: bool, p: float) -> Row:
         is_slower = p < FALSE_ALARMS
     else:
         is_slower = draft.verdict != "ok" and p < (1 - CONFIDENCE) / 2 and estimate.value >= 1 + draft.limit
-    why = f"{_change(estimate)}, a slow-down of {_share(draft.limit)} would be found, p = {p:.2g}"
+    why = f"{_change(estimate)}, {_sensitivity(draft.limit)}, p = {p:.2g}"
     return replace(draft, p=p, verdict="regression" if is_slower else draft.verdict, reasons=(why,))
 
 
@@ -542,6 +546,12 @@ def _change(estimate: Estimate) -> str:
     if estimate.low == estimate.high:
         return f"{estimate.value - 1:+.2%}" if estimate.note == untimed.EXACT else ""
     return f"{estimate.value - 1:+.2%} ({estimate.low - 1:+.2%} to {estimate.high - 1:+.2%})"
+
+
+def _sensitivity(limit: float) -> str:
+    """Return the smallest slow-down that would be found, as text."""
+    few = "" if limit < 1 else "too few rounds or processes: only "
+    return f"{few}a slow-down of {_share(limit)} would be found"
 
 
 def _share(limit: float) -> str:

@@ -68,6 +68,8 @@ class Report:
     rows: list[Judgement[str]] = field(default_factory=list)
     problems: list[tuple[Kind, str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    n_missing: int = 0
+    """Number of planned points that a stopped gate did not measure."""
 
     def add(self, kind: Kind, *texts: str) -> None:
         """Add problems of a kind."""
@@ -95,8 +97,10 @@ class Report:
     def counts(self) -> str:
         """Number of judgements of each verdict, as a sentence."""
         counts = [f"{sum(row.verdict == name for row in self.rows)} {name}" for name in self.verdicts]
+        of = f"{len(self.rows)} of " if self.n_missing else ""
         return (
-            f"{plural(len(self.rows), self.what)} against `{self.baseline}` at a threshold of {self.threshold:.2%}: "
+            f"{of}{plural(len(self.rows) + self.n_missing, self.what)} against `{self.baseline}` "
+            f"at a threshold of {self.threshold:.2%}: "
             f"{', '.join(counts)}."
         )
 

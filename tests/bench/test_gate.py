@@ -345,6 +345,11 @@ def test_gate_says_which_slow_down_it_would_have_found():
     (note,) = report.notes
     assert note.startswith(f"a slow-down of {largest:.2%} of any one point would have been found")
     assert report.rows[0].limit < report.rows[1].limit
+    report = report_on("main", THRESHOLD)
+    gate.judge_into(report, [measure_rounds(0.0, 0.1)], Path("none"))
+    (note,) = report.notes
+    assert note.startswith("too few rounds or processes: only a slow-down of more than 100 % would be found; the least")
+    assert "too few rounds or processes: only a slow-down" in report.rows[0].why
 
 
 def test_point_that_is_not_calibrated_says_whose_noise_stands_in():
@@ -503,7 +508,7 @@ def test_time_limit_judges_what_is_measured(sides, tmp_path, monkeypatch):
     monkeypatch.setattr(time, "monotonic", lambda: monotonic() + 3600 * len(started))
     words = ["--baseline", "main", "--case", "fake", "--no-calibrate"]
     said = run_gate(tmp_path, *words, "--time-limit", 60 * 19.5, exits=Code.INCONCLUSIVE)
-    assert "2 points against `main`" in said
+    assert "2 of 3 points against `main`" in said
     assert "1 ok, 1 inconclusive" in said
     assert "left out: not measured: 1 of 3 points (fake[" in said
     assert len(started) == 20
