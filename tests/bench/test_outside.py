@@ -12,8 +12,7 @@ import pytest
 from bench.core.record import read_all
 from bench.show.labels import env_name
 from bench.workloads.outside import outside_jobs
-from bench.workloads.shared import outside_sources
-from bench.workloads.shared import is_outside
+from bench.workloads.shared import is_outside, outside_sources
 from tests.bench.builders import bench
 from warpdrive_min.commands.new_env import write_starter
 
