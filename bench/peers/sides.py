@@ -152,8 +152,9 @@ def _unmeasured(job: PeerJob, run: Run, error: WorkerError) -> Record:
 def _add_our_figures(
     ours: Record, theirs: Record, names: Sequence[str], speed_up: Metric | None, **notes: Any
 ) -> Record:
-    """Return the peer's record with our metrics, our speed-up, and our point."""
-    own = {f"ours_{name}": found for name in names if (found := (ours.metrics or {}).get(name))}
+    """Return the peer's record with our figures, speed-up and point."""
+    figures = {name: found for name in names if (found := ours.figure(name))}
+    own = {f"ours_{name}": Metric(**found.model_dump(exclude={"kind"})) for name, found in figures.items()}
     metrics = {**(theirs.metrics or {}), **own, **({"ours_over_peer": speed_up} if speed_up else {})}
     notes = {**theirs.notes, "ours": {"case": ours.case, "point": ours.point}, **notes}
     return theirs.model_copy(update={"metrics": metrics, "notes": notes})
