@@ -392,6 +392,12 @@ def new_folder(parent: Path, names: Iterable[str]) -> Path:
     raise FileExistsError(errno.EEXIST, "all names are taken", str(parent))
 
 
+def last_below(folder: Path, pattern: str, levels: int = 3) -> Path | None:
+    """Return the last match by name in the nearest level of subfolders, or None."""
+    matches = (max(folder.glob("*/" * level + pattern), default=None) for level in range(1, levels + 1))
+    return next(filter(None, matches), None)
+
+
 def remove_unused(folder: Path) -> None:
     """Remove a folder if it is empty."""
     with suppress(OSError):

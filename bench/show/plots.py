@@ -21,12 +21,12 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 from PIL import Image
 
 from warpdrive_min.errors import one_line
-from warpdrive_min.files import require_writable, write_atomically
+from warpdrive_min.files import last_below, require_writable, write_atomically
 from warpdrive_min.terminal import echo
 
 from ..core.errors import ShowError
 from ..core.machine import slug
-from ..core.record import RESULTS, Record, read_reporting
+from ..core.record import RESULTS, RUN_METRICS, Record, read_reporting
 from .charts import COLOURS, Chart, Panel, Series
 from .columns import signed_points
 from .frames import existing_files
@@ -34,7 +34,7 @@ from .labels import commit_label, machine_label, notes
 from .records import by_machine, evidence_of
 from .sets import published_records
 from .views.cases import charts
-from .views.training_runs import run_below, run_folders, training_run_chart
+from .views.training_runs import run_folders, training_run_chart
 
 STYLE: Final = Path(__file__).with_name("paper.mplstyle")
 """Fonts and sizes of the figures."""
@@ -96,8 +96,9 @@ def plot(
         paths = draw_charts([training_run_chart(folders)], out, kinds, folders[0].name)
     else:
         found = read_reporting(existing_files(records) if records else published_records())
-        if not found and (run := next(filter(None, map(run_below, map(Path, records or ()))), None)):
-            raise ShowError(f"plot: a folder of runs has no records; name one or several runs, as {run}")
+        metrics = next(filter(None, (last_below(Path(name), RUN_METRICS) for name in records or ())), None)
+        if metrics and not found:
+            raise ShowError(f"plot: a folder of runs has no records; name one or several runs, as {metrics.parent}")
         groups = by_machine(evidence_of(found, "plot"))
         paths = [path for name, group in groups.items() for path in draw(group, out, kinds, stem=name)]
     for line in listed(paths):

@@ -68,7 +68,7 @@ def test_step_agrees_from_the_same_state(case, backend):
 
 
 FREE_ON_NUMBA = (*QUICK_KINDS, "cartpole", "tag_continuous")
-"""Of the kernels for many agents, and of Covid-19, single steps are compared by day."""
+"""Cases that run freely on Numba by day; for the others, slow to compile, single steps are compared then."""
 
 
 @functools.cache

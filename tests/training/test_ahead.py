@@ -67,6 +67,16 @@ def test_rehearsed_launches_only_compile(can):
     assert kernel.events == [*([("compile", (2,), 1)] if can else []), "program", ("launch", (3,), 1)]
 
 
+@pytest.fixture
+def nothing_started(monkeypatch):
+    """Begin and end without preparations."""
+    monkeypatch.setattr(early, "_threads", [])
+    monkeypatch.setattr(early, "_releases", [])
+    early.prepare_triton.cache_clear()
+    yield
+    early.prepare_triton.cache_clear()
+
+
 def test_nothing_is_rehearsed_on_a_cpu():
     """Nothing is rehearsed on a CPU, without Triton kernels."""
     with ahead.compiled(torch.device("cpu"), lambda: pytest.fail("rehearsed")):
@@ -89,11 +99,9 @@ def test_nothing_is_rehearsed_on_a_cpu():
         ("train -e cpu --results-dir numba", ["GPU 0"]),
     ],
 )
-def test_only_training_on_a_gpu_starts_early(command, started, monkeypatch):
+def test_only_training_on_a_gpu_starts_early(command, started, monkeypatch, nothing_started):
     """`train` starts what its words name, and waits for it."""
     calls = []
-    monkeypatch.setattr(early, "_threads", [])
-    monkeypatch.setattr(early, "_releases", [])
     monkeypatch.setattr(GpuBackend, "start", lambda _, index: calls.append(f"GPU {index}"))
     monkeypatch.setattr(early.numba_server, "start", lambda: calls.append("numba"))
     early.start(command.split())
@@ -101,7 +109,7 @@ def test_only_training_on_a_gpu_starts_early(command, started, monkeypatch):
     assert sorted(calls) == started
 
 
-def test_rank_starts_its_own_gpu(monkeypatch):
+def test_rank_starts_its_own_gpu(monkeypatch, nothing_started):
     """A rank starts its own GPU; an error there is left to the command."""
     calls = []
 
@@ -109,8 +117,6 @@ def test_rank_starts_its_own_gpu(monkeypatch):
         calls.append(index)
         raise OSError("planted")
 
-    monkeypatch.setattr(early, "_threads", [])
-    monkeypatch.setattr(early, "_releases", [])
     monkeypatch.setattr(GpuBackend, "start", start)
     monkeypatch.setenv("LOCAL_RANK", "1")
     early.start(["train", "--gpus", "2"])
@@ -118,11 +124,9 @@ def test_rank_starts_its_own_gpu(monkeypatch):
     assert calls == [1]
 
 
-def test_gpu_is_released(monkeypatch):
+def test_gpu_is_released(monkeypatch, nothing_started):
     """A process that will not use its GPU releases it once."""
     calls = []
-    monkeypatch.setattr(early, "_threads", [])
-    monkeypatch.setattr(early, "_releases", [])
     monkeypatch.setattr(GpuBackend, "start", lambda _, index: lambda: calls.append(index))
     early.start(["train"])
     early.release()
@@ -130,15 +134,12 @@ def test_gpu_is_released(monkeypatch):
     assert calls == [0]
 
 
-def test_triton_is_prepared_once(monkeypatch):
+def test_triton_is_prepared_once(monkeypatch, nothing_started):
     """Triton is prepared once, however many policies need it."""
     calls = []
-    monkeypatch.setattr(early, "_threads", [])
     monkeypatch.setattr(early, "_prepare_triton", lambda: calls.append("triton"))
-    early.prepare_triton.cache_clear()
     for _ in range(2):
         early.prepare_triton()
-    early.prepare_triton.cache_clear()
     early.wait()
     assert calls == ["triton"]
 

@@ -35,12 +35,6 @@ def run_folders(names: Sequence[str]) -> list[Path]:
     return folders
 
 
-def run_below(folder: Path) -> Path | None:
-    """Return the last run up to three folders below, as of ``saving.basedir``."""
-    levels = (folder.glob("*/" * depth + METRICS) for depth in (1, 2, 3))
-    return next((max(found).parent for level in levels if (found := list(level))), None)
-
-
 def training_run_chart(folders: Sequence[Path]) -> Chart:
     """Chart the mean return of each policy, by steps and by seconds.
 

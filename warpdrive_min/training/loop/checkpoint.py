@@ -36,7 +36,7 @@ from typing_extensions import TypedDict  # typing's is enough from Python 3.12
 from warpdrive_min.collector import collection_paused
 from warpdrive_min.config import MAX_SEED, MAX_SIZE, NonNegativeFloat
 from warpdrive_min.errors import CheckpointError, known, require
-from warpdrive_min.files import explain_full_disk
+from warpdrive_min.files import explain_full_disk, last_below
 from warpdrive_min.packages import install_command, optional_package
 from warpdrive_min.training.config import RunConfig
 
@@ -280,9 +280,8 @@ def find(path: str | Path) -> Path:
     if found is None:
         rule = f"must be a folder with {HEADER} and {TENSORS}, or hold folders checkpoint_<iteration>"
         got, do = "a folder without" if path.is_dir() else "nothing there", "name one that a run has saved"
-        levels = (path.glob(f"{'*/' * depth}{FOLDER}/checkpoint_*") for depth in (1, 2, 3))  # below `saving.basedir`
-        if saved := next(filter(None, map(list, levels)), []):
-            got, do = "a folder of runs", f"name one of them, as {max(saved).parents[1]}"
+        if saved := last_below(path, f"{FOLDER}/checkpoint_*"):  # `path` may be `saving.basedir`
+            got, do = "a folder of runs", f"name one of them, as {saved.parents[1]}"
         raise CheckpointError.of(f"checkpoint {path}", rule, got, do)
     return found
 

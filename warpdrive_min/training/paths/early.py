@@ -17,17 +17,17 @@ _BACKEND: Final = re.compile(r"(?:--backend|trainer\.env_backend)[ =]['\"]?(\w+)
 _RANKS: Final = re.compile(r" (?:--gpus\b|-[a-z]*n ?\d|\S*\bnum_gpus\b)")
 _threads: Final[list[Thread]] = []
 _releases: Final[list[Callable[[], None]]] = []
-"""Functions that release what was started."""
+"""Functions that release the GPU."""
 
 
 def start(words: Sequence[str]) -> None:
     """Start what a command will need; its words are not checked yet."""
+    if words[:1] != ["train"] or {"--help", "--explain"} & set(words):
+        return
     text, rank = " ".join(words), os.environ.get("LOCAL_RANK")
     chosen = _BACKEND.findall(text)[-1:]
-    if words[:1] != ["train"] or {"--help", "--explain"} & set(words) or chosen in (["host"], ["cpu"]):
-        return
-    if rank is None and _RANKS.search(text):
-        return  # its ranks will do this
+    if chosen in (["host"], ["cpu"]) or (rank is None and _RANKS.search(text)):
+        return  # there is no GPU, or each rank starts its own
     backend: Any = BACKENDS["numba" if chosen == ["numba"] else "pycuda"]
     _run(lambda: _releases.append(backend.start(int(rank or 0))))
     if chosen == ["numba"]:
