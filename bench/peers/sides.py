@@ -28,7 +28,7 @@ from ..process.rounds import Side
 from ..process.server import Server
 from ..process.worker import Message, Start, Worker, WorkerError
 from ..workloads.cases import CASES
-from ..workloads.setups.starts import cache_variables, import_share, scratch_folder
+from ..workloads.setups.starts import BYTECODE, cache_variables, import_share, scratch_folder
 from ..workloads.shared import steps_of
 from ..workloads.time_to_solution import WARM
 from . import learning, repeats
@@ -268,7 +268,7 @@ def started(job: PeerJob, run: Run, variables: Mapping[str, str] | None = None) 
     """
     name, python = job.peer.name, run.pythons.get(job.peer.package, run.pythons[""])
     try:
-        env = {**os.environ, **ALONE, **(variables or {})}
+        env = {**os.environ, **BYTECODE, **ALONE, **(variables or {})}
         return Worker.start(name, [python, str(PROGRAM)], env=env, timeout_s=run.timeout_s, is_quiet=True)
     except OSError as error:
         why = f"its interpreter must start (got {error.strerror}); give one: --python NAME=PATH"

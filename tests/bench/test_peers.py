@@ -442,13 +442,15 @@ ANSWER = "os.write(int(sys.argv[2]), b'rubbish' + bytes([10]))\n"
         (ANSWER + "time.sleep(60)", 60.0, "gymnax: must answer set_up with a JSON object"),
         ("time.sleep(60)", 0.3, r"gymnax: did not answer set_up within 0\.3 s; increase --timeout"),
         ("os.close(int(sys.argv[2]))\nsys.exit(4)", 60.0, "gymnax: died at set_up with exit code 4"),
+        ("sys.exit(int(sys.dont_write_bytecode))", 60.0, "gymnax: died at set_up with exit code 0"),
     ],
 )
-def test_peer_that_dies_or_talks_rubbish_or_hangs_is_named(tmp_path, body, timeout_s, message):
+def test_peer_that_dies_or_talks_rubbish_or_hangs_is_named(tmp_path, monkeypatch, body, timeout_s, message):
     """Errors name a peer that dies, hangs or answers wrongly.
 
-    Its process has ended.
+    Its process has ended, and kept its bytecode.
     """
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     run = a_run(timeout_s, gymnax=script(tmp_path / "python", body))
     with started(smoke("gymnax"), run) as peer, pytest.raises(WorkerError, match=message):
         ask(smoke("gymnax"), peer, "set_up", adapter="gymnax", point={})

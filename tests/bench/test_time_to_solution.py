@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,13 @@ def test_run_that_does_not_reach_its_return_is_an_error(commands, monkeypatch, s
     solver = Solver(solution_point(HOST, WARM, LOW), "cpu")
     with pytest.raises(starts.StartError, match=message):
         solver.train(3, solver._folder / WARM)
+
+
+def test_processes_keep_their_bytecode(tmp_path, monkeypatch):
+    """The untimed run leaves it for the timed ones, whatever the shell's variable says."""
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    program = "import sys; print(sys.dont_write_bytecode)"
+    assert starts.run_process("case", [sys.executable, "-c", program], tmp_path).strip() == "False"
 
 
 def test_bars_end_at_the_total_with_its_interval():

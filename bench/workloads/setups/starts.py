@@ -23,6 +23,8 @@ CACHES: Final = {
 """Variables of the caches of compiled code, and their places in one folder.
 
 The driver has its own cache of code compiled from PTX."""
+BYTECODE: Final = {"PYTHONDONTWRITEBYTECODE": ""}
+"""Variable that lets a process keep its bytecode, as a user's does; else each process would compile all it imports."""
 
 
 def scratch_folder(owner: object, name: str) -> Path:
@@ -66,7 +68,8 @@ def run_process(case: str, command: Sequence[str], caches: Path, cwd: Path = ROO
     from warpdrive_min.processes import run
 
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    done = run(command, cwd=cwd, env={**os.environ, **cache_variables(caches), "PYTHONPATH": path, **variables})
+    given = {**os.environ, **BYTECODE, **cache_variables(caches), "PYTHONPATH": path}
+    done = run(command, cwd=cwd, env={**given, **variables})
     if done.returncode != 0:
         raise StartError(
             f"{case}: the process must end well (got exit status {done.returncode}): {excerpt(done.stderr.strip())}"
