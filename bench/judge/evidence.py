@@ -130,6 +130,15 @@ def point_key(case: str, point: Point) -> Key:
     return (case, *sorted(point.items()))
 
 
+def speed_of(record: Record) -> float:
+    """Return a number that is larger for a faster record.
+
+    It is env steps/s, or the negative of the seconds to a solution.
+    """
+    rate, seconds = record.figure("env_steps_per_s"), record.figure("total_s")
+    return rate.value if rate else -seconds.value if seconds else -math.inf
+
+
 def name_of(record: Record) -> str:
     """Name the point of a record."""
     return point_name(record.case, record.point)

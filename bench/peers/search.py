@@ -12,7 +12,7 @@ from typing import Any, Final
 from ..core.groups import groups_of
 from ..core.machine import kind
 from ..core.record import RESULTS, Comparison, Record
-from ..judge.evidence import key, point_key
+from ..judge.evidence import key, point_key, speed_of
 from ..process.interleaved import Limit
 from ..process.sweep import read_existing
 from ..process.worker import WorkerError
@@ -76,8 +76,8 @@ def is_searched(group: Sequence[PeerJob]) -> bool:
 
 def neighbours(peer: Peer, variant: str) -> list[str]:
     """Return the variants that differ in one option, by one place among its values."""
-    options = {name: dict(each) for name, each in peer.variants.items()}
-    own = options[variant]
+    own = dict(peer.variants[variant])
+    options = {name: dict(each) for name, each in peer.variants.items() if each.keys() == own.keys()}
 
     def place(option: str, value: Any) -> int:
         return sorted({each[option] for each in options.values()}).index(value)
@@ -125,5 +125,5 @@ def _lacking(group: Sequence[PeerJob], found: Sequence[Record]) -> list[PeerJob]
 def _fastest(found: Sequence[Record]) -> str | None:
     """Return the fastest variant by its newest record; None: none was measured."""
     newest = sorted((each for each in found if each.is_evidence), key=lambda each: each.started_at)
-    rates = {str(each.point["variant"]): (each.metrics or {})["env_steps_per_s"].value for each in newest}
-    return max(rates, key=lambda variant: rates[variant], default=None)
+    speeds = {str(each.point["variant"]): speed_of(each) for each in newest}
+    return max(speeds, key=lambda variant: speeds[variant], default=None)

@@ -390,7 +390,7 @@ class PeerSolver:
         """Return the variables of the next run's caches: new folders, or one for all."""
         self._n_runs += 1
         name = WARM if self._job.axes["caches"] == WARM else f"caches-{self._n_runs}"
-        return cache_variables(self._folder / name)
+        return {**cache_variables(self._folder / name), COMPILED: str(self._folder / name / "jax")}
 
 
 def _solving(job: PeerJob, run: Run, point: Point) -> ColdStart:

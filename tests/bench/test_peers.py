@@ -44,7 +44,7 @@ from bench.show.documents import markdown
 from bench.workloads.cases import CASES
 from bench.workloads.setups.trainers import settings
 from envs import ENVS
-from tests.bench.builders import FakeWatch, bench, case, record, timed
+from tests.bench.builders import FakeWatch, bench, case, metric, record, timed
 from tests.support import by_night
 from warpdrive_min.training.config import RunConfig
 
@@ -622,6 +622,15 @@ def test_fastest_variant_is_searched_once_per_version_and_kind_of_card(monkeypat
     assert measured == [name for name in rates if name != "scan-state"], "a variant that failed is not tried again"
 
 
+def test_shortest_time_to_a_solution_is_the_fastest(monkeypatch):
+    """Variants with other options are no neighbours."""
+    jobs = searched("stable-baselines3", 8)
+    times = {job.axes["variant"]: 30.0 + place for place, job in enumerate(jobs)} | {"one-thread": 20.0}
+    found = [record(point=job.point, metrics={"total_s": metric(times[job.axes["variant"]])}) for job in jobs]
+    assert search._fastest(found) == "one-thread"
+    assert search.neighbours(jobs[0].peer, "one-thread") == ["tuned", "one-thread-10", "one-thread-128", "two-threads"]
+
+
 def test_peer_that_cannot_start_is_not_searched(monkeypatch):
     """One of its variants remains, whose record has the reason."""
     jobs = searched("gymnax", 4)
@@ -741,10 +750,13 @@ def test_cleanrl_stops_at_the_mean_of_its_latest_episodes(fakes, monkeypatch, tm
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", [])
     point = {"env": "cartpole", "n_envs": 2, "seed": 3, "total_steps": 1000, "threshold": threshold}
-    point |= {"row_steps": 20, "n_episodes": 2, "options": {"num-steps": 8}, "is_timed": True}
+    point |= {"row_steps": 20, "n_episodes": 2, "options": {"num-steps": 8, "threads": 3}, "is_timed": True}
     monkeypatch.setattr(returns, "N_EPISODES", 10)
+    threads = list[int]()
+    monkeypatch.setattr(torch, "set_num_threads", threads.append)
     found = cleanrl.solve(point).report()
     assert (found["env_steps"] < 200) if threshold == 9.0 else (found["env_steps"] == 1000)
+    assert threads == [3]
     *_, (end, n_episodes, mean) = found["rows"]
     assert (end, n_episodes > 0, 8 <= mean <= 11) == (found["env_steps"], True, True)
     assert len(found["played"]) == 2
@@ -807,11 +819,27 @@ def test_purejaxrl_learns_from_the_seed_and_is_judged_as_ours_is(fakes, monkeypa
     assert "PPO" in markdown([theirs])
 
 
+OF_JAX = """
+_made = make_train
+
+def make_train(config):
+    import jax, os
+    assert jax.updates == [("jax_default_prng_impl", "fast")]
+    assert os.environ["XLA_FLAGS"].split()[-1] == "--parallel"
+    assert os.path.dirname(os.environ["JAX_COMPILATION_CACHE_DIR"]) == os.environ["WARPDRIVE_MIN_CACHE"].rstrip("/")
+    return _made(config)
+"""
+
+
 @pytest.mark.parametrize(("threshold", "status"), [(40.0, "ok"), (501.0, "failed")])
 def test_purejaxrl_is_timed_from_the_start_of_its_process(fakes, monkeypatch, threshold, status):
-    """Weights below the threshold are wrong; each side starts a process in a round."""
-    ppo = LEARNING_PPO_FAKE.replace("EARLY", "20.0").replace("LATE", "50.0")
-    files = {"jax/__init__.py": JAX_FAKE, "gymnax/__init__.py": GYMNAX_FAKE, "purejaxrl/ppo.py": ppo}
+    """Weights below the threshold are wrong; each side starts a process in a round.
+
+    A variant's generator and flags apply, and JAX's compiled programs are in the folder of the caches.
+    """
+    ppo = LEARNING_PPO_FAKE.replace("EARLY", "20.0").replace("LATE", "50.0") + OF_JAX
+    jax = JAX_FAKE.replace("lambda name, value: None", "lambda *given: updates.append(given)") + "updates = []\n"
+    files = {"jax/__init__.py": jax, "gymnax/__init__.py": GYMNAX_FAKE, "purejaxrl/ppo.py": ppo}
     fakes("gymnax", files)
     monkeypatch.setattr(learning, "EVALUATED", 2)
 
@@ -825,7 +853,8 @@ def test_purejaxrl_is_timed_from_the_start_of_its_process(fakes, monkeypatch, th
     fake = case(ours, name="time_to_solution", scope="startup", workload=ColdStart)
     run = replace(a_run(), ours=lambda: contextlib.nullcontext(Server({fake.name: fake})))
     job = smoke("purejaxrl-learning", work="solve")
-    job = replace(job, axes={**job.axes, "threshold": threshold})
+    peer = replace(job.peer, variants={"shipped": {"random": "fast", "flags": "--parallel"}})
+    job = replace(job, peer=peer, axes={**job.axes, "threshold": threshold})
     ((_, (theirs, *mine), comparison),) = measure_each([job], run)
     assert (theirs.case, theirs.scope, theirs.status) == ("peer_solution", "startup", status), theirs.reason
     if status == "failed":
@@ -1153,11 +1182,13 @@ def test_stable_baselines3_stops_at_the_mean_of_its_latest_episodes(monkeypatch,
     }
     for name, module in fake.items():
         monkeypatch.setitem(sys.modules, name, module)
-    options = {"learning_rate": 0.5, "decays": ["learning_rate"]}
+    threads = list[int]()
+    monkeypatch.setattr(torch, "set_num_threads", threads.append)
+    options = {"learning_rate": 0.5, "clip_range": 0.2, "decays": True, "threads": 3}
     sizes = {"n_envs": 4, "total_steps": 64, "row_steps": 16, "n_episodes": 3, "is_timed": True}
     monkeypatch.setattr(returns, "N_EPISODES", 8)
     learner = adapter.solve({"env": "cartpole", "seed": 1, "threshold": 30.0, "options": options, **sizes})
-    assert learner._model.rate(0.5) == 0.25
+    assert (learner._model.rate(0.5), threads) == (0.25, [3])
     found = learner.report()
     ends = sorted({*range(16, steps + 1, 16), steps})
     assert found["rows"] == [(end, 2 if end == 40 else 4, 0.0 if end == 16 else returned) for end in ends]

@@ -95,7 +95,7 @@ def test_run_that_does_not_reach_its_return_is_an_error(commands, monkeypatch, s
 
 
 def test_processes_keep_their_bytecode(tmp_path, monkeypatch):
-    """The untimed run leaves it for the timed ones, whatever the shell's variable says."""
+    """The untimed run leaves it for the timed ones, whatever the shell says."""
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     program = "import sys; print(sys.dont_write_bytecode)"
     assert starts.run_process("case", [sys.executable, "-c", program], tmp_path).strip() == "False"

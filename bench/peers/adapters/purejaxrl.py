@@ -52,7 +52,7 @@ def prepare(point: Point) -> Work:
     Without logging, environments lack the wrapper for episode sums, and the program returns no metrics.
     """
     options = point["options"]
-    _add_flags(LOOPS_IN_GRAPHS if options["is_in_graph"] else "")
+    add_flags(LOOPS_IN_GRAPHS if options["is_in_graph"] else "")
     ppo = imported()
     import jax  # noqa: PLC0415  (theirs)
 
@@ -101,7 +101,7 @@ def repeat(point: Point) -> dict[str, Any]:
 
     The states are the carry of its outer loop, before and after each iteration.
     """
-    _add_flags(point["options"].get("flags", ""))
+    add_flags(point["options"].get("flags", ""))
     ppo = imported()
     import jax  # noqa: PLC0415  (theirs)
     import numpy as np  # noqa: PLC0415
@@ -134,7 +134,7 @@ def repeat(point: Point) -> dict[str, Any]:
     return {"states": states, "seconds": [seconds] * n, **on_jax.processor()}
 
 
-def _add_flags(flags: str) -> None:
+def add_flags(flags: str) -> None:
     """Add flags of XLA to the environment, before JAX starts."""
     if flags:
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip()

@@ -75,6 +75,14 @@ def temporary_folder(peer: str) -> str:
     return folder
 
 
+def use_threads(n: int) -> None:
+    """Let torch use ``n`` threads; 0: as many as by default."""
+    import torch  # noqa: PLC0415  (theirs)
+
+    if n:
+        torch.set_num_threads(n)
+
+
 def torch_processor() -> dict[str, str]:
     """Return the name and architecture of the device that torch uses."""
     import torch  # noqa: PLC0415  (theirs)

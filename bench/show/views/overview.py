@@ -13,6 +13,7 @@ from ...core import machine
 from ...core.archive import read_toml
 from ...core.point import conditions, matches
 from ...core.record import Record
+from ...judge.evidence import speed_of
 from ..columns import TEXTS, Column, Table, signs
 from ..labels import environment, number, ratio_text, software
 from ..records import latest, measured_alone, rate_of
@@ -77,10 +78,7 @@ def overview(records: Sequence[Record], backend: str = "pycuda") -> Table[Line]:
     def best(*wanted: str) -> Record | None:
         found = [each for each in records if each.is_evidence and each.case.startswith("peer")]
         met = [each for each in found if matches({"case": each.case, **each.point}, wanted)]
-        fastest = fastest_variants(latest(met))
-        return max(
-            fastest, key=lambda each: (rate_of(each, "env_steps_per_s"), -rate_of(each, "total_s")), default=None
-        )
+        return max(fastest_variants(latest(met)), key=speed_of, default=None)
 
     def line(row: Mapping[str, Any]) -> Line:
         if size := row.get("size"):

@@ -7,6 +7,7 @@ from typing import Final
 
 from ...core.point import Figure
 from ...core.record import Record
+from ...judge.evidence import speed_of
 from ..charts import GREY, Chart, DataPoint, Panel, Series, chart
 from ..columns import TEXTS, Column, Table, axis_column, interval_column, metric_column
 from ..labels import (
@@ -115,7 +116,7 @@ def _threshold_table(name: str, records: Sequence[Record], last_axis: str, *more
 def fastest_variants(records: Sequence[Record]) -> list[Record]:
     """Return the fastest variant of each peer at each point."""
     compared = (record for record in records if rate_of(record, "ours_over_peer"))
-    slowest_first = sorted(compared, key=lambda record: rate_of(record, "env_steps_per_s"))
+    slowest_first = sorted(compared, key=speed_of)
     frame = derived(slowest_first, point=lambda record: axes_except(record, "variant"))
     return list(frame.groupby("point", sort=False)["record"].last())
 

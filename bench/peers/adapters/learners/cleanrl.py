@@ -17,7 +17,7 @@ from unittest.mock import patch
 
 from .. import gymnasium as environments
 from ..gymnasium import IDS
-from ..work import Point, temporary_folder, torch_processor
+from ..work import Point, temporary_folder, torch_processor, use_threads
 from .returns import Returns, total_steps
 
 PACKAGES = ("cleanrl", "torch", "gymnasium", "numpy")
@@ -85,7 +85,8 @@ class Learner:
     """A run of the script that stops at the threshold.
 
     Args:
-        point: As of `Returns`, with ``n_episodes`` of the evaluation. Its ``options`` are arguments of the script.
+        point: As of `Returns`, with ``n_episodes`` of the evaluation. Its ``options`` are arguments of the script, and
+            ``threads``, those of torch (0: its default).
     """
 
     def __init__(self, point: Point) -> None:
@@ -119,6 +120,7 @@ class Learner:
 
         began = time.perf_counter()
         options = {**self._point["options"], "total-timesteps": total_steps(self._point), "seed": self._point["seed"]}
+        use_threads(options.pop("threads", 0))
         try:
             with (
                 patch.object(gymnasium.wrappers, "RecordEpisodeStatistics", Recorded),

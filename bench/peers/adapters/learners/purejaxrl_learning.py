@@ -9,7 +9,7 @@ from .. import gymnax as environments
 from .. import on_jax
 from ..gymnasium import IDS
 from ..on_jax import device
-from ..purejaxrl import CONFIG, PACKAGES, imported
+from ..purejaxrl import CONFIG, PACKAGES, add_flags, imported
 from ..work import TRACED, Point
 
 __all__ = ["PACKAGES", "device", "learn", "solve"]
@@ -51,15 +51,20 @@ class CompiledRun:
     """A training run as one program.
 
     Args:
-        point: As of `learn`.
+        point: As of `learn`. Its ``options`` are settings of the script, and ``random``, a generator of JAX, and
+            ``flags`` of XLA.
     """
 
     def __init__(self, point: Point) -> None:
+        options = dict(point["options"])
+        add_flags(options.pop("flags", ""))
         self._ppo, self._point = imported(), point
         import jax  # noqa: PLC0415  (theirs)
 
+        if random := options.pop("random", ""):
+            jax.config.update("jax_default_prng_impl", random)
         self._compiled = on_jax.compile_counter()
-        n_envs, total_steps, options = point["n_envs"], point["total_steps"], point["options"]
+        n_envs, total_steps = point["n_envs"], point["total_steps"]
         sizes = {"ENV_NAME": IDS[point["env"]], "NUM_ENVS": n_envs, "TOTAL_TIMESTEPS": total_steps}
         self._config = {**CONFIG, **SHIPPED, **sizes, **options}
         whole_run = self._ppo.make_train(dict(self._config))

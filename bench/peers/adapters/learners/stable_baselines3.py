@@ -7,7 +7,7 @@ from typing import Any
 
 from .. import gymnasium as environments
 from ..gymnasium import IDS
-from ..work import Point, torch_processor
+from ..work import Point, torch_processor, use_threads
 from .returns import Returns, total_steps
 
 PACKAGES = ("stable-baselines3", "gymnasium", "torch", "numpy")
@@ -31,8 +31,8 @@ class Learner:
     """A training run that stops at the threshold.
 
     Args:
-        point: As of `Returns`, with ``n_episodes`` of the evaluation. Its ``options`` are arguments of PPO; those in
-            ``decays`` fall linearly to 0.
+        point: As of `Returns`, with ``n_episodes`` of the evaluation. Its ``options`` are arguments of PPO, and
+            ``threads``, those of torch (0: its default), and ``decays``: learning rate and clip range fall to 0.
     """
 
     def __init__(self, point: Point) -> None:
@@ -40,7 +40,8 @@ class Learner:
         from stable_baselines3.common.env_util import make_vec_env  # noqa: PLC0415
 
         self._point, options = point, dict(point["options"])
-        for name in options.pop("decays", ()):
+        use_threads(options.pop("threads", 0))
+        for name in ("learning_rate", "clip_range") if options.pop("decays", False) else ():
             options[name] = _linear(options[name])
         envs = make_vec_env(IDS[point["env"]], n_envs=point["n_envs"], seed=point["seed"])
         self._model = PPO("MlpPolicy", envs, seed=point["seed"], device=device(), **options)
