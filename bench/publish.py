@@ -49,8 +49,6 @@ from .workloads.cases import CASES, jobs
 from .workloads.shared import availability
 
 _T = TypeVar("_T")
-OF_ALL_CARDS: Final = ("scaling", "determinism")
-"""Cases whose points may use several cards."""
 PROCESSES: Final[dict[Preset, int]] = {"smoke": 1, "default": 1, "full": 1, "paper": 5}
 """Default number of processes of each timed point."""
 
@@ -126,7 +124,7 @@ class Publication:
         wanted = jobs(self.context.preset, self.points)
         here = [job for job in wanted if states[str(job.point["backend"])].available]
         if self.is_shard and self.context.machine.get("gpu"):
-            here = [job for job in here if is_on_gpu(job) and job.case.name not in OF_ALL_CARDS]
+            here = [job for job in here if is_on_gpu(job) and not takes_several_cards(job)]
         return in_processes(self.of_shard(here), self.processes)
 
     def records(self) -> list[Record]:
@@ -483,6 +481,11 @@ def write_tables(publication: Publication) -> Iterator[str]:
     """Write the tables of all cases."""
     write_atomically(publication.folder / "tables.md", documents.markdown(publication.records()) + "\n")
     yield "tables.md"
+
+
+def takes_several_cards(job: Job) -> bool:
+    """True if a point uses more than one card, if there are more."""
+    return job.case.name == "scaling" or job.point.get("variation") == "card"
 
 
 Steps = dict[str, Callable[[Publication], Iterator[str]]]

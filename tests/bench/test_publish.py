@@ -171,6 +171,14 @@ def test_shards_on_gpus_leave_points_on_the_cpu(here, monkeypatch, tmp_path):
     assert not [record for record in read_all([folder_in(tmp_path) / RECORDS]) if record.taken == ALONE]
 
 
+def test_points_of_several_cards_are_left_to_the_last_step():
+    """They are those of scaling, and of repetitions on another card."""
+    found = {
+        (job.case.name, job.point.get("variation")) for job in publish.jobs("paper") if publish.takes_several_cards(job)
+    }
+    assert found == {("scaling", None), ("determinism", "card")}
+
+
 def test_processes_of_a_point_are_passes_over_all_points(here, monkeypatch, tmp_path):
     """Each pass measures every point; a shard has all processes of its points."""
     briefs = list[bool]()
