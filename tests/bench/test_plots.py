@@ -223,6 +223,17 @@ def test_runs_of_one_name_are_told_apart(tmp_path):
     assert [series.name for series in panel.series] == ["a/1", "b/1"]
 
 
+def test_runs_of_other_configs_have_their_own_panels(tmp_path):
+    """Returns of different environments have different scales."""
+    runs = [tmp_path / name for name in ("one", "two", "three")]
+    for run, config in zip(runs, ("cartpole", "tag", "cartpole"), strict=True):
+        run.mkdir()
+        (run / "metrics.jsonl").write_text('{"env_steps": 1, "seconds": 1, "a/mean_episodic_return": 2}\n')
+        (run / "run_config.json").write_text(json.dumps({"name": config}))
+    shown = [(panel.title, [series.name for series in panel.series]) for panel in training_run_chart(runs).panels[::2]]
+    assert shown == [("cartpole, policy a", ["one", "three"]), ("tag, policy a", ["two"])]
+
+
 @pytest.mark.parametrize(
     "line", ["{", "3", "[1]", '{"env_steps": {}}', '{"a/mean_episodic_return": "x"}', "\N{DAGGER}"]
 )

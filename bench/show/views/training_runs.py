@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ import pandas as pd
 from pydantic import TypeAdapter, ValidationError
 
 from ...core.errors import FileError, ShowError
+from ...core.groups import groups_of
 from ...core.record import RUN_METRICS as METRICS
 from ..charts import PART_COLORS, Chart, DataPoint, Panel, Series, chart
 
@@ -19,6 +21,8 @@ RETURN: Final = "/mean_episodic_return"
 ROW: Final = TypeAdapter(dict[str, float | None])
 MOST_QUOTED: Final = 40
 """Maximum bytes of a line in an error."""
+RUN_CONFIG: Final = "run_config.json"
+"""File with the config of a run."""
 AXES: Final = {"env_steps": "environment steps", "seconds": "seconds of training"}
 
 
@@ -39,23 +43,35 @@ def training_run_chart(folders: Sequence[Path]) -> Chart:
     """Chart the mean return of each policy, by steps and by seconds.
 
     Args:
-        folders: Run folders; each is a line.
+        folders: Run folders; each is a line. Runs of different run configs have their own panels.
 
     Raises:
         ShowError: No run has a mean return yet.
         FileError: A run's metrics are no lines of numbers.
     """
     metrics = {folder: _metrics(folder) for folder in folders}
-    policies = dict.fromkeys(name for each in metrics.values() for name in each.columns if name.endswith(RETURN))
+    configs = groups_of(folders, _config_name)
     panels = [
-        Panel(f"policy {name.removesuffix(RETURN)}", _series(metrics, axis, name), xlabel=label)
-        for name in policies
+        Panel(f"{title}policy {name.removesuffix(RETURN)}", _series(runs, axis, name), xlabel=label)
+        for title, runs in (
+            (f"{config}, " if len(configs) > 1 else "", {folder: metrics[folder] for folder in of_config})
+            for config, of_config in configs.items()
+        )
+        for name in dict.fromkeys(name for each in runs.values() for name in each.columns if name.endswith(RETURN))
         for axis, label in AXES.items()
     ]
     made = chart("training-run", panels, (), runs=", ".join(map(str, folders))).with_points()
     if not made.panels:
         raise ShowError(f"plot: {folders[0]} must have the return of an ended episode (got none); train it longer")
     return made
+
+
+def _config_name(folder: Path) -> str:
+    """Return the name of a run's config; a question mark if it cannot be read."""
+    try:
+        return str(json.loads((folder / RUN_CONFIG).read_bytes())["name"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return "?"
 
 
 def _metrics(folder: Path) -> pd.DataFrame:
