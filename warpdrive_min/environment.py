@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import random
 import sys
 from collections import deque
@@ -421,6 +422,23 @@ def require_actions(
         f"(got {actions.flatten()[first].item():g}; {n_outside} of {actions.numel()} actions are outside their space, "
         f"here {spaces[row]})"
     )
+
+
+def scene_in(package: str, module: str = ".scene") -> Callable[..., Any]:
+    """Return the method `scene` of an environment: ``draw`` of a module.
+
+    The module is imported when the method is called.
+
+    Args:
+        package: Package of the environment.
+        module: Name of the module, relative to the package.
+    """
+
+    def scene(env: Any, episode: Episode) -> Scene:
+        drawn: Scene = importlib.import_module(module, package).draw(env, episode)
+        return drawn
+
+    return scene
 
 
 def sources_in(package: str, stem: str = "kernel") -> dict[Language, Source]:

@@ -18,11 +18,10 @@ from warpdrive_min.config import (
     UnitFloat,
 )
 from warpdrive_min.data_feed import DataFeed
-from warpdrive_min.environment import Environment, sources_in
+from warpdrive_min.environment import Environment, scene_in, sources_in
 from warpdrive_min.spaces import Discrete
 
 from . import data
-from .scene import draw
 
 N_LEVELS: Final = 10
 """Levels of stringency, 1 to 10."""
@@ -102,7 +101,7 @@ class Covid19Economy(Environment):
     name = "Covid19Economy"
     tolerance = 1e-4
     kernel_sources = sources_in(__package__)
-    scene = draw
+    scene = scene_in(__package__)
     roles: Mapping[str, Sequence[int]] = {"governor": range(N_STATES), "government": [GOVERNMENT]}
 
     def __init__(self, *, env_backend: str = "cpu", **config: Any) -> None:

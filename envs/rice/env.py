@@ -12,13 +12,12 @@ from pydantic import Field
 from warpdrive_min.backends.base import Constant
 from warpdrive_min.config import Config, PoolSize, PositiveFloat, PositiveInt, Seed, UnitFloat
 from warpdrive_min.data_feed import DataFeed
-from warpdrive_min.environment import Environment, sources_in, trainer_arrays
+from warpdrive_min.environment import Environment, scene_in, sources_in, trainer_arrays
 from warpdrive_min.errors import ConfigError, known
 from warpdrive_min.spaces import MultiDiscrete
 
 from . import data
 from .arrays import Climate, Regions
-from .scene import draw
 
 N_WORLD = 6
 """Number of world features: time, two temperatures, three boxes of carbon."""
@@ -202,7 +201,7 @@ class Rice(Environment):
 
     name = "Rice"
     kernel_sources = sources_in(__package__)
-    scene = draw
+    scene = scene_in(__package__)
     tolerance = 5e-3
 
     def __init__(self, *, env_backend: str = "cpu", **config: Any) -> None:

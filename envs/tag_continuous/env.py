@@ -23,13 +23,12 @@ from warpdrive_min.config import (
     UnitFloat,
 )
 from warpdrive_min.data_feed import DataFeed
-from warpdrive_min.environment import Array, Arrays, Environment, sources_in, trainer_arrays
+from warpdrive_min.environment import Array, Arrays, Environment, scene_in, sources_in, trainer_arrays
 from warpdrive_min.errors import require
 from warpdrive_min.function_manager import SPREAD_THREADS, KernelCall
 from warpdrive_min.spaces import MultiDiscrete
 
 from .crowds import CROWD, PAIRS_AT_ONCE, Crowd
-from .scene import draw
 
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 Start = Literal["random", "fixed"]
@@ -233,7 +232,7 @@ class TagContinuous(Environment):
     name = "TagContinuous"
     tolerance = 2e-5
     kernel_sources = sources_in(__package__)
-    scene = draw
+    scene = scene_in(__package__)
     spread_sources = sources_in(__package__, "spread")
     """Kernels for many agents; several blocks share an environment."""
 

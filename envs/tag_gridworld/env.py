@@ -13,12 +13,10 @@ from pydantic import Field
 from warpdrive_min.backends.base import Constant, Language
 from warpdrive_min.config import AgentCount, Config, NonNegativeFloat, PoolSize, PositiveInt, Seed
 from warpdrive_min.data_feed import DataFeed
-from warpdrive_min.environment import Environment, sources_in, trainer_arrays
+from warpdrive_min.environment import Environment, scene_in, sources_in, trainer_arrays
 from warpdrive_min.errors import require
 from warpdrive_min.function_manager import KernelCall
 from warpdrive_min.spaces import Discrete
-
-from .scene import draw
 
 N_ACTIONS: Final = 5
 """Number of actions: stay, and a step along x or y, up or down."""
@@ -156,7 +154,7 @@ class TagGridWorld(Environment):
 
     name = "TagGridWorld"
     kernel_sources = sources_in(__package__)
-    scene = draw
+    scene = scene_in(__package__)
     spread_sources = sources_in(__package__, "spread")
     """Kernels with several blocks per environment."""
 

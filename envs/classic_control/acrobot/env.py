@@ -8,11 +8,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from warpdrive_min.config import PositiveFloat, PositiveInt
-from warpdrive_min.environment import Array, sources_in
+from warpdrive_min.environment import Array, scene_in, sources_in
 from warpdrive_min.spaces import Discrete
 
 from .._common.single import SingleAgent, SingleConfig
-from .scene import draw
 
 ROUNDING_MARGIN = 1e-5
 """Distance to the goal's height below which rounding may decide, m.
@@ -125,7 +124,7 @@ class Acrobot(SingleAgent):
     name = "Acrobot"
     tolerance = 1e-4
     kernel_sources = sources_in(__package__)
-    scene = draw
+    scene = scene_in(__package__)
     config: AcrobotConfig
     n_state, n_features = 4, 6
     state_period = (2 * math.pi, 2 * math.pi, 0.0, 0.0)

@@ -8,11 +8,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from warpdrive_min.config import PositiveFloat, PositiveInt
-from warpdrive_min.environment import Array, sources_in
+from warpdrive_min.environment import Array, scene_in, sources_in
 from warpdrive_min.spaces import Discrete
 
 from .._common.single import SingleAgent, SingleConfig
-from .scene import draw
 
 ROUNDING_MARGIN = 1e-5
 """Distance to a threshold (m, rad) below which rounding may decide."""
@@ -78,7 +77,7 @@ class CartPole(SingleAgent):
 
     name = "CartPole"
     kernel_sources = sources_in(__package__)
-    scene = draw
+    scene = scene_in(__package__)
     config: CartPoleConfig
     n_state = n_features = 4
     ops_per_step = 80

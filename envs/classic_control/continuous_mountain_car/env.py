@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from warpdrive_min.config import PositiveInt
-from warpdrive_min.environment import sources_in
+from warpdrive_min.environment import scene_in, sources_in
 from warpdrive_min.spaces import Box
 
 from .._common.valley import ValleyCar, ValleyConfig
-from ..mountain_car.scene import draw
 
 
 class ContinuousMountainCarConfig(ValleyConfig):
@@ -62,7 +61,7 @@ class ContinuousMountainCar(ValleyCar):
 
     name = "ContinuousMountainCar"
     kernel_sources = sources_in(__package__)
-    scene = draw
+    scene = scene_in(__package__, "..mountain_car.scene")
     config: ContinuousMountainCarConfig
     ops_per_step = 45
     """Operations of a step: 15 of equations and reward, 20 of cosine, 10 of tests."""

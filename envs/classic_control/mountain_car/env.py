@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from warpdrive_min.config import PositiveInt
-from warpdrive_min.environment import sources_in
+from warpdrive_min.environment import scene_in, sources_in
 from warpdrive_min.spaces import Discrete
 
 from .._common.valley import ValleyCar, ValleyConfig
-from .scene import draw
 
 
 class MountainCarConfig(ValleyConfig):
@@ -48,7 +47,7 @@ class MountainCar(ValleyCar):
 
     name = "MountainCar"
     kernel_sources = sources_in(__package__)
-    scene = draw
+    scene = scene_in(__package__)
     config: MountainCarConfig
     ops_per_step = 40
     """Operations of a step: 10 of the equations, 20 of the cosine, 10 of tests."""

@@ -8,11 +8,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from warpdrive_min.config import PositiveFloat, PositiveInt
-from warpdrive_min.environment import Array, sources_in
+from warpdrive_min.environment import Array, scene_in, sources_in
 from warpdrive_min.spaces import Box
 
 from .._common.single import SingleAgent, SingleConfig
-from .scene import draw
 
 VELOCITY_COST = 0.1
 """Cost of the squared angular velocity, s^2/rad^2."""
@@ -89,7 +88,7 @@ class Pendulum(SingleAgent):
     name = "Pendulum"
     tolerance = 5e-5
     kernel_sources = sources_in(__package__)
-    scene = draw
+    scene = scene_in(__package__)
     config: PendulumConfig
     n_state, n_features = 2, 3
     state_period = (2 * math.pi, 0.0)
