@@ -9,13 +9,16 @@ from __future__ import annotations
 import importlib.util
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 _INIT = Path(__file__).parents[1] / "envs" / "__init__.py"
 _found = importlib.util.find_spec("envs")
 
-if _found is not None and _found.origin is not None and _INIT.samefile(_found.origin):
+if TYPE_CHECKING:
     from envs import *  # noqa: F403
     from envs import __all__ as __all__
+elif _found is not None and _found.origin is not None and _INIT.samefile(_found.origin):
+    from envs import ENVS, __all__, __dir__, __getattr__  # noqa: F401
 else:
     _spec = importlib.util.spec_from_file_location(__name__, _INIT, submodule_search_locations=[str(_INIT.parent)])
     assert _spec is not None and _spec.loader is not None  # noqa: PT018  (the path is a Python file's)

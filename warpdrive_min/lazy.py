@@ -9,8 +9,11 @@ import importlib.util
 import sys
 import types
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pkgutil import resolve_name
+from typing import Any, TypeVar
+
+Value = TypeVar("Value")
 
 
 def on_first_use(package: str, names: Mapping[str, Iterable[str]]) -> Callable[[str], Any]:
@@ -51,6 +54,30 @@ class LazyModule:
     def __getattr__(self, attribute: str) -> Any:
         module = self._namespace[self._alias] = importlib.import_module(self._name)
         return getattr(module, attribute)
+
+
+class ImportedTable(Mapping[str, Value]):
+    """Table of objects that are imported on first use.
+
+    Args:
+        paths: Path of each object, ``module:name``.
+    """
+
+    def __init__(self, paths: Mapping[str, str]) -> None:
+        self._paths = paths
+
+    def __getitem__(self, key: str) -> Value:
+        value: Value = resolve_name(self._paths[key])
+        return value
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._paths
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._paths)
+
+    def __len__(self) -> int:
+        return len(self._paths)
 
 
 class MovedModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):

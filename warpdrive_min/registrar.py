@@ -6,8 +6,9 @@ import importlib
 import inspect
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from pkgutil import resolve_name
 from types import ModuleType
 from typing import ClassVar, TypeVar
 
@@ -28,7 +29,7 @@ class EnvironmentRegistrar:
     All instances share one table; names ignore case.
     """
 
-    _classes: ClassVar[dict[tuple[str, str], type]] = {}
+    _classes: ClassVar[dict[tuple[str, str], type | str]] = {}
     _sources: ClassVar[dict[tuple[str, Language], Source]] = {}
 
     def add(
@@ -50,7 +51,7 @@ class EnvironmentRegistrar:
         def register(cls: EnvClass) -> EnvClass:
             key = cls.name.lower()  # type: ignore[attr-defined]
             for backend in names:
-                is_free, do = self._classes.get((key, backend), cls) is cls, "give the class another name"
+                is_free, do = self._class(key, backend) in (None, cls), "give the class another name"
                 require(is_free, "registrar", f"{key!r} is registered for {backend!r} already", do=do)
                 self._classes[key, backend] = cls
                 if cuda_env_src_path is not None and backend != "cpu":
@@ -58,6 +59,15 @@ class EnvironmentRegistrar:
             return cls
 
         return register
+
+    def add_paths(self, paths: Mapping[str, str], env_backend: Sequence[str]) -> None:
+        """Register classes that are imported on first use.
+
+        Args:
+            paths: Path of each class by its ``name``, ``module:Class``.
+            env_backend: Backends of the classes.
+        """
+        self._classes.update({(name.lower(), each): path for name, path in paths.items() for each in env_backend})
 
     def get(self, name: str, env_backend: str = "cpu") -> type:
         """Return the class of that name for a backend.
@@ -78,8 +88,12 @@ class EnvironmentRegistrar:
         return self._found(name, env_backend) is not None
 
     def _found(self, name: str, env_backend: str) -> type | None:
-        keys = ((name.lower(), backend) for backend in _same_language(env_backend))
-        return next((self._classes[key] for key in keys if key in self._classes), None)
+        found = (self._class(name.lower(), backend) for backend in _same_language(env_backend))
+        return next(filter(None, found), None)
+
+    def _class(self, key: str, backend: str) -> type | None:
+        found = self._classes.get((key, backend))
+        return resolve_name(found) if isinstance(found, str) else found
 
     def add_cuda_env_src_path(self, name: str, cuda_env_src_path: str | Path, env_backend: str = "pycuda") -> None:
         """Register an environment's kernel source, which overrides the class's own.
@@ -151,7 +165,7 @@ def load_class(target: str, name: str | None = None) -> type[CUDAEnvironmentCont
         name = after or name
     classes = {
         each.__name__: each
-        for each in vars(module).values()
+        for each in (getattr(module, attribute, None) for attribute in dir(module))
         if inspect.isclass(each)
         and issubclass(each, CUDAEnvironmentContext)
         and each not in (Environment, CUDAEnvironmentContext)

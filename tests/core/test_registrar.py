@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+from tests.support import run_python
 from warpdrive_min import EnvironmentRegistrar
 from warpdrive_min.errors import ConfigError
 
@@ -30,6 +33,24 @@ def test_class_is_found_by_its_name_in_any_case(registrar):
     assert registrar.get("walk") is registrar.get("WALK", "cpu") is EnvironmentRegistrar().get("Walk") is Walk
     assert registrar.has_env("wALK")
     assert not registrar.has_env("Walk", "pycuda")
+
+
+def test_class_added_by_its_path_is_imported_on_first_use(registrar, monkeypatch):
+    """A class added by its path is imported when it is asked for; its name is taken."""
+    registrar.add_paths({"Walk": "walks.fast:Walk"}, ["cpu", "numba"])
+    monkeypatch.setitem(sys.modules, "walks", ModuleType("walks"))
+    monkeypatch.setitem(sys.modules, "walks.fast", module := ModuleType("walks.fast"))
+    module.Walk = Walk
+    assert registrar.get("walk", "numba") is Walk
+    assert registrar.add("cpu")(Walk) is Walk
+    with pytest.raises(ConfigError, match="'walk' is registered for 'numba' already"):
+        registrar.add("numba")(type("Other", (), {"name": "Walk"}))
+
+
+def test_shipped_environments_are_imported_on_first_use():
+    """The table imports only the environment that is asked for."""
+    code = "import sys, envs; envs.ENVS['rice']; print(*(name for name in sys.modules if name[-4:] == '.env'))"
+    assert run_python("-c", code, cwd=Path(__file__).parents[2]).split() == ["envs.rice.env"]
 
 
 def test_several_backends_share_a_class_and_old_names_mean_pycuda(registrar):

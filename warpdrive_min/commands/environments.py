@@ -40,9 +40,9 @@ console = Console()
 # ------------------------------------------------------------------ environments
 
 
-def environments() -> dict[str, type[Environment]]:
+def environments() -> Mapping[str, type[Environment]]:
     """Return the known environments by name, and add them to the registrar."""
-    table: dict[str, type[Environment]] = importlib.import_module("warpdrive_min.envs").ENVS
+    table: Mapping[str, type[Environment]] = importlib.import_module("warpdrive_min.envs").ENVS
     return table
 
 
@@ -53,8 +53,9 @@ def environment_name(name: str, who: str) -> str:
         ConfigError: The environment is unknown.
     """
     table = environments()
-    by_class = {cls.name: each for each, cls in table.items()}
-    found = by_class.get(name, name.removeprefix(PREFIX))
+    found = name.removeprefix(PREFIX)
+    if found not in table:
+        found = {cls.name: each for each, cls in table.items()}.get(name, found)
     do = f"known are {known(table)}; give another one with -e, as a path or module:Class"
     require(found in table, who, "unknown environment", name, do)
     return found
