@@ -12,11 +12,10 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.filesize import decimal
-from rich.table import Table
 
 from warpdrive_min import backends, cores, tracing
 from warpdrive_min.backends import cache, numba_server
@@ -35,6 +34,7 @@ from warpdrive_min.config import MAX_SEED
 from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.errors import require
 from warpdrive_min.files import remove_unused, require_writable, write_atomically
+from warpdrive_min.lazy import LazyModule
 from warpdrive_min.packages import bench_package
 from warpdrive_min.processes import is_rank
 from warpdrive_min.stopping import NOTHING_SAVED, RANK_SIGNALS, SIGNALS, Stopped, set_handlers, set_saved_work_report
@@ -44,12 +44,17 @@ from warpdrive_min.training.loop.progress import ProgressLine
 from warpdrive_min.training.paths import early
 from warpdrive_min.training.paths.table import explain as explained
 from warpdrive_min.training.ranks import World
-from warpdrive_min.training.record.certificate import Certifier, require_replayable
 from warpdrive_min.training.run_folder import reserve, runs_of
-from warpdrive_min.training.scale.autoscale import auto_scale as scale
 from warpdrive_min.training.scale.distributed import launch, process_group, require_processes
 from warpdrive_min.training.scale.population import PopulationTrainer, trainer_class
 from warpdrive_min.training.trainer import Trainer
+
+if TYPE_CHECKING:
+    from warpdrive_min.training.record import certificate
+    from warpdrive_min.training.scale import autoscale
+else:  # used by few runs
+    certificate = LazyModule("warpdrive_min.training.record.certificate", globals(), "certificate")
+    autoscale = LazyModule("warpdrive_min.training.scale.autoscale", globals(), "autoscale")
 
 
 def train(
@@ -165,7 +170,7 @@ def train(
         require(trace is not None or not unfused, "train.unfused", "needs --trace FILE", do="leave --unfused out")
         if certify:
             require(trains, "train.certify", "needs a training run", do="leave --certify out")
-            require_replayable("train.certify", run, run.trainer.num_gpus)
+            certificate.require_replayable("train.certify", run, run.trainer.num_gpus)
         rule, do = "is for an environment that `verify` knows by name", "leave --certify out, or certify it in Python"
         require(plan.env_name in environments() or not certify, "train.certify", rule, plan.env_name, do)
 
@@ -241,7 +246,7 @@ def _train(trainer: Trainer, plan: Plan, iterations: int | None, quiet: bool, ce
     talks = trainer.world.is_first and not quiet
     if plan.checkpoint is not None:
         trainer.load_checkpoint(plan.checkpoint)
-    certifier = Certifier(trainer, plan.env_name, plan.resumed_run) if certify else None
+    certifier = certificate.Certifier(trainer, plan.env_name, plan.resumed_run) if certify else None
     last = trainer.n_iterations if iterations is None else min(trainer.n_iterations, trainer.iteration + iterations)
     if talks:
         _say_start(trainer, plan)
@@ -345,10 +350,10 @@ def _say_end(trainer: Trainer, plan: Plan, is_stopped: bool) -> None:
     say(f"  resume:   {plan.resume(trainer.folder)}{more}")
 
 
-def _say_certificate(certifier: Certifier) -> None:
-    certificate = certifier.certificate
-    at = ", ".join(f"{point.iteration:,}" for point in certificate.points)
-    n_tensors = len(certificate.points[-1].tensors)
+def _say_certificate(certifier: certificate.Certifier) -> None:
+    points = certifier.certificate.points
+    at = ", ".join(f"{point.iteration:,}" for point in points)
+    n_tensors = len(points[-1].tensors)
     say(f"certificate: {certifier.path}, hashes of {n_tensors} tensors after iterations {at}")
     say(f"  verify:   {PROGRAM} verify {shlex.quote(str(certifier.path))}")
 
@@ -389,7 +394,9 @@ def _trace(trainer: Trainer, plan: Plan, file: Path, n_iterations: int, *, is_fu
 
 
 def _scale(run: RunConfig, make_wrapper: Callable[[int], EnvWrapper]) -> None:
-    scaling = scale(
+    from rich.table import Table  # noqa: PLC0415  (slow to import)
+
+    scaling = autoscale.auto_scale(
         run,
         make_wrapper,
         on_point=lambda point: say(f"{point.num_envs:,} environments: {point.steps_per_s:,.0f} env steps/s"),
