@@ -7,13 +7,18 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from rich.console import Console  # noqa: TID251  (a caller's)
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from warpdrive_min import terminal
+from warpdrive_min.lazy import LazyModule
 from warpdrive_min.training.loop.metrics import EPISODIC_RETURN, STEPS_PER_S, Row
+
+if TYPE_CHECKING:
+    from rich import progress
+else:  # only for a terminal
+    progress = LazyModule("rich.progress", globals(), "progress")
 
 LINES: Final = 20
 """Printed lines of a run, about."""
@@ -63,23 +68,26 @@ class ProgressLine:
         """Parts of the latest row's line."""
         self._unprinted = ""
         """Line of the latest row, if it was not printed."""
-        self._bar = Progress(
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.description}", markup=False),
-            console=self._console,
-            disable=not (verbose and self._console.is_terminal),
-        )
-        self._task = self._bar.add_task("starting", total=n_iterations, completed=start)
+        self._bar: progress.Progress | None = None
+        if verbose and self._console.is_terminal:
+            self._bar = progress.Progress(
+                progress.BarColumn(),
+                progress.MofNCompleteColumn(),
+                progress.TextColumn("{task.description}", markup=False),
+                console=self._console,
+            )
+            self._task = self._bar.add_task("starting", total=n_iterations, completed=start)
 
     def __enter__(self) -> Self:
-        self._bar.start()
+        if self._bar is not None:
+            self._bar.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._bar.stop()
+        if self._bar is not None:
+            self._bar.stop()
         self._print(self._unprinted)
 
     def update(self, row: Row) -> None:
@@ -119,7 +127,8 @@ class ProgressLine:
     def _line(self, iteration: int, now_s: float, parts: Sequence[str]) -> str:
         """Return the line of an iteration, and redraw the bar."""
         left = self._left(iteration, now_s)
-        self._bar.update(self._task, completed=iteration, description="  ".join([*self._metrics, left]))
+        if self._bar is not None:
+            self._bar.update(self._task, completed=iteration, description="  ".join([*self._metrics, left]))
         return "  ".join([f"iteration {iteration}/{self._n_iterations}", *parts, left])
 
     def _print_now(self, line: str, iteration: int, now_s: float) -> None:
