@@ -25,10 +25,6 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
-
-# Import before a process group is opened: the functions' default group is the one open at import. Optimisers would
-# import it later, and keep the group and its threads until the process ends. Such threads can crash the exit.
-import torch.distributed.nn
 from torch import distributed
 
 from warpdrive_min import backends, cores, processes
@@ -85,6 +81,10 @@ def process_group(env_backend: str) -> Iterator[World]:
         device = own_gpu(int(os.environ["LOCAL_RANK"])) if on_gpu(env_backend) else None
         if THREADS not in os.environ:
             torch.set_num_threads(max(1, torch.get_num_threads() // int(os.environ["LOCAL_WORLD_SIZE"])))
+        # Import before the group is opened: the functions' default group is the one open at import. Optimisers would
+        # import it later, and keep the group and its threads until the process ends. Such threads can crash the exit.
+        from torch.distributed import nn  # noqa: F401, PLC0415
+
         distributed.init_process_group("gloo" if device is None else "nccl", timeout=TIMEOUT, device_id=device)
         try:
             world = World.of()
