@@ -158,7 +158,7 @@ def needs_nvcc(source: Path) -> bool:
 
 
 def _included(name: str, *folders: Path) -> Path | None:
-    return next((path for folder in folders if (path := (folder / name).resolve()).is_file()), None)
+    return next((path.resolve() for folder in folders if (path := folder / name).is_file()), None)
 
 
 # ------------------------------------------------------------------ signatures
