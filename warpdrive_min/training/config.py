@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path, PurePath
-from typing import Annotated, Any, ClassVar, Final, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, cast
 
 import numpy as np
 import torch
@@ -128,10 +128,15 @@ def _schedule(given: Any, low: float = -math.inf, high: float = math.inf) -> Any
     return given
 
 
-Schedule = Annotated[float | Points, PlainValidator(_schedule)]
-"""Constant, or points with linear interpolation."""
-NonNegativeSchedule = Annotated[float | Points, PlainValidator(partial(_schedule, low=0))]
-UnitSchedule = Annotated[float | Points, PlainValidator(partial(_schedule, low=0, high=1))]
+if TYPE_CHECKING:
+    Schedule = float | Points
+    """Constant, or points with linear interpolation."""
+    NonNegativeSchedule = float | Points
+    UnitSchedule = float | Points
+else:  # pydantic would build a schema of the type, which no validation uses
+    Schedule = Annotated[Any, PlainValidator(_schedule)]
+    NonNegativeSchedule = Annotated[Any, PlainValidator(partial(_schedule, low=0))]
+    UnitSchedule = Annotated[Any, PlainValidator(partial(_schedule, low=0, high=1))]
 
 # ------------------------------------------------------------------ precision
 
