@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from collections.abc import Mapping
@@ -19,6 +20,9 @@ ROOT = HEADERS.parents[1]
 
 Its own path may have any characters; paths below it are safe in C++.
 """
+
+MOST_TEXTS = 128
+"""Most texts whose analysis is cached."""
 
 DTYPES = {
     "float": "float32",
@@ -116,6 +120,18 @@ _DEAD = re.compile(r"^[ \t]*#[ \t]*if[ \t]+0\b.*?^[ \t]*#[ \t]*(?:else|endif)\b"
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*["<]([^">]+)[">]', re.MULTILINE)
 
 
+@functools.lru_cache(MOST_TEXTS)
+def _code(text: str) -> str:
+    """Return a text without comments and ``#if 0``."""
+    return _DEAD.sub("", _COMMENT.sub(" ", text))
+
+
+@functools.lru_cache(MOST_TEXTS)
+def _includes(text: str) -> list[str]:
+    """Return the names of the files that a text includes."""
+    return _INCLUDE.findall(text)
+
+
 def whole_text(source: Path) -> str:
     """Return a source's text with included files, without comments and ``#if 0``.
 
@@ -131,7 +147,7 @@ def whole_text(source: Path) -> str:
             found = _included(match[1], path.parent, source.parent)
             return "" if found is None or found in seen else text_of(found)
 
-        return _INCLUDE.sub(included, _DEAD.sub("", _COMMENT.sub(" ", read(path))))
+        return _INCLUDE.sub(included, _code(read(path)))
 
     return text_of(source.resolve())
 
@@ -139,20 +155,20 @@ def whole_text(source: Path) -> str:
 def headers(text: str, folder: Path) -> list[Path]:
     """Return all files that a text includes, directly or indirectly."""
     found: set[Path] = set()
-    pending = [(name, folder) for name in _INCLUDE.findall(text)]
+    pending = [(name, folder) for name in _includes(text)]
     while pending:
         name, beside = pending.pop()
         path = _included(name, beside, folder, HEADERS, CURAND, ROOT)
         if path is not None and path not in found:  # the compiler reports missing ones
             found.add(path)
-            pending += [(inner, path.parent) for inner in _INCLUDE.findall(read(path))]
+            pending += [(inner, path.parent) for inner in _includes(read(path))]
     return sorted(found)
 
 
 def needs_nvcc(source: Path) -> bool:
     """True if a source includes headers that NVRTC lacks and nvcc provides."""
     files = [source, *headers(read(source), source.parent)]
-    included = [(name, path) for path in files for name in _INCLUDE.findall(_COMMENT.sub(" ", read(path)))]
+    included = [(name, path) for path in files for name in _includes(_COMMENT.sub(" ", read(path)))]
     folders = (source.parent, HEADERS, CURAND, ROOT)
     return any(name not in HOST_HEADERS and not _included(name, path.parent, *folders) for name, path in included)
 
@@ -195,22 +211,35 @@ def signatures(text: str, constants: Mapping[str, Constant], where: str) -> dict
     Raises:
         CompileError: A parameter has a type that cannot be bound.
     """
-    code = _COMMENT.sub(" ", text)
-    aliases: dict[str, str] = {}
-    for alias in _ALIAS.finditer(code):
+    found, aliases = {}, _aliases(text)
+    for name, is_own, texts in _kernels(text):
+        what = f"{where}: kernel {name!r}"
+        parameters = tuple(_parameter(each, constants, what, is_own, aliases) for each in texts)
+        found[name] = Signature(name, parameters, is_own, texts)
+    return found
+
+
+@functools.lru_cache(MOST_TEXTS)
+def _aliases(text: str) -> dict[str, str]:
+    """Return the meaning of each alias of a type."""
+    aliases = {}
+    for alias in _ALIAS.finditer(_COMMENT.sub(" ", text)):
         new, old = (each for each in alias.group("new", "old", "name", "meaning", "macro", "text") if each is not None)
         aliases[new] = old
-    found = {}
+    return aliases
+
+
+@functools.lru_cache(MOST_TEXTS)
+def _kernels(text: str) -> list[tuple[str, bool, tuple[str, ...]]]:
+    """Return each kernel's name, if it is a `WD_KERNEL`, and parameters."""
+    code, found = _COMMENT.sub(" ", text), []
     for match in _KERNEL.finditer(code):
         end = _closing(code, match.end())
         if match["template"] or not code[end + 1 :].lstrip().startswith("{"):  # a template, or no body
             continue
-        name, is_own = match["own"] or match["plain"], match["own"] is not None
-        parts = [part for part in code[match.end() : end].split(",") if part.split() not in ([], ["void"])]
-        what = f"{where}: kernel {name!r}"
-        parameters = tuple(_parameter(part, constants, what, is_own, aliases) for part in parts)
-        texts = tuple(" ".join(part.split()) for part in parts)
-        found[name] = Signature(name, parameters, is_own, texts)
+        parts = (" ".join(part.split()) for part in code[match.end() : end].split(","))
+        texts = tuple(part for part in parts if part not in ("", "void"))
+        found.append((match["own"] or match["plain"], match["own"] is not None, texts))
     return found
 
 
