@@ -20,6 +20,7 @@ from pydantic import (
     Field,
     ValidationError,
     ValidationInfo,
+    ValidatorFunctionWrapHandler,
     field_validator,
     model_validator,
 )
@@ -84,6 +85,8 @@ class Config(BaseModel):
     """Key of a section that is created alone, for errors."""
     OF_OTHERS: ClassVar[Sequence[str]] = ()
     """Fields whose numbers are checked by another config."""
+    KEEPS_INTEGERS: ClassVar[bool] = False
+    """Keep an integer given for a float, so that saved configs match."""
 
     def __init__(self, /, **given: Any) -> None:
         try:
@@ -146,17 +149,18 @@ class Config(BaseModel):
                 raise ConfigError.of(str(key), f"is not a key (known are {known(cls.model_fields)})", do=do)
         return {key: plain(value) for key, value in given.items()}
 
-    @field_validator("*")
+    @field_validator("*", mode="wrap")
     @classmethod
-    def _in_range(cls, value: Any, info: ValidationInfo) -> Any:
+    def _in_range(cls, given: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
         """Check the numbers of every field, also those in lists and mappings."""
+        value = handler(given)
         for number in _numbers(value) if info.field_name not in cls.OF_OTHERS else ():
             if isinstance(number, int) and not -MAX_SEED <= number <= MAX_SEED:
                 raise PydanticCustomError("integer_range", "must be an integer of 64 bits")
             if isinstance(number, float) and number and not MIN_FLOAT <= abs(number) <= MAX_FLOAT:
                 rule = f"must be 0, or from {MIN_FLOAT:.3g} to {MAX_FLOAT:.3g} in size, the range of float32"
                 raise PydanticCustomError("float_range", rule)
-        return value
+        return given if cls.KEEPS_INTEGERS and isinstance(given, int) and isinstance(value, float) else value
 
     @model_validator(mode="after")
     def _checked(self) -> Self:

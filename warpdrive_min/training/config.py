@@ -23,7 +23,6 @@ from pydantic import (
     Field,
     PlainValidator,
     ValidationInfo,
-    ValidatorFunctionWrapHandler,
     field_validator,
 )
 from pydantic_core import PydanticCustomError
@@ -188,13 +187,7 @@ PositiveShare = Annotated[float, Field(gt=0, le=1)]
 
 class _Section(Config):
     WHO: ClassVar[str] = "run config"
-
-    @field_validator("*", mode="wrap")
-    @classmethod
-    def _keep_integer(cls, given: Any, handler: ValidatorFunctionWrapHandler) -> Any:
-        """Keep an integer given for a float, so that saved configs match."""
-        value = handler(given)
-        return given if isinstance(given, int) and isinstance(value, float) else value
+    KEEPS_INTEGERS: ClassVar[bool] = True
 
 
 class TrainerConfig(_Section):
