@@ -310,9 +310,7 @@ class Trainer(Run):
         )
         """Checks of the environments' outputs."""
         self._is_first_rollout = True
-        direct = chosen.steps_into_buffer()
-        self.step_into: Sequence[Launch] = direct or [wrapper.step] * self.n_steps
-        """Step of the environments, for each step of a rollout."""
+        direct = chosen.step_into_buffer()
         for group in groups:
             group.is_direct = direct is not None
         recorder, greedy = self.recorders[groups[0].arrays.suffix], self.exploration["greedy"]
@@ -321,6 +319,9 @@ class Trainer(Run):
         with ahead.compiled(device, self._rehearse):
             self.fused_rollout: Launch | str = chosen.bind_fused_rollout(recorder, self.sampler, greedy=greedy)
             """Launch of a whole rollout, or the reason against it."""
+            n_single = 0 if callable(self.fused_rollout) else self.n_steps
+            self.step_into: Sequence[Launch] = [direct(t) if direct else wrapper.step for t in range(n_single)]
+            """Step of the environments, for each step of a rollout that is not one launch."""
             self._prepare_launches()
         self._prepare_evaluation()
         if not callable(self.fused_rollout):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import torch
 
@@ -84,8 +85,11 @@ class Choices:
         arrays[group.name] = group.arrays
         return ""
 
-    def steps_into_buffer(self) -> list[Launch] | None:
-        """Return steps that write observations into the buffer; None: copy them."""
+    def step_into_buffer(self) -> Callable[[int], Launch] | None:
+        """Return a function that binds a rollout's step to its row of the buffer.
+
+        None: steps do not write observations into the buffer; copy them.
+        """
         group, facts, given = self.groups[0], self._facts(), dict[str, Any]()
         if not self._choose("steps", facts).is_fast:
             return None
@@ -93,12 +97,11 @@ class Choices:
         assert buffer is not None
         if arrays.own_columns is not None:
             given = {"of_one_row": True, FINAL_OBSERVATIONS: arrays.last_observations[0]}
-        steps = [self.wrapper.bound_step(observations=row, **given) for row in buffer.observations[1:]]
-        bound = [step for step in steps if step is not None]
-        if len(bound) == len(steps):
-            return bound
-        self._choose("steps", replace(facts, is_bound=False))
-        return None
+        rows, bound_step = buffer.observations[1:], partial(self.wrapper.bound_step, **given)
+        if bound_step(observations=rows[0]) is None:
+            self._choose("steps", replace(facts, is_bound=False))
+            return None
+        return lambda t: cast(Launch, bound_step(observations=rows[t]))
 
     def bind_fused_rollout(self, recorder: RolloutRecorder, sampler: CUDASampler, *, greedy: bool) -> Launch | str:
         """Return a launch of a whole rollout, or why it cannot exist.
