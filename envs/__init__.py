@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from warpdrive_min import BACKENDS, env_registrar
@@ -49,7 +48,7 @@ NAMES: Final = {
 """Name of each environment's class, by folder."""
 _paths = {name: f"{__name__}.{folder}:{name}" for folder, names in NAMES.items() for name in names}
 
-ENVS: Final[Mapping[str, type[Environment]]] = ImportedTable(
+ENVS: Final[ImportedTable[type[Environment]]] = ImportedTable(
     {path.partition(":")[0].rpartition(".")[2]: path for path in _paths.values()}
 )
 env_registrar.add_paths(_paths, list(BACKENDS))
@@ -59,4 +58,4 @@ if not TYPE_CHECKING:  # hidden from type checkers, which would accept any name
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)

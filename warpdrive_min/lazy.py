@@ -64,20 +64,23 @@ class ImportedTable(Mapping[str, Value]):
     """
 
     def __init__(self, paths: Mapping[str, str]) -> None:
-        self._paths = paths
+        self.paths = paths
 
     def __getitem__(self, key: str) -> Value:
-        value: Value = resolve_name(self._paths[key])
+        value: Value = resolve_name(self.paths[key])
         return value
 
     def __contains__(self, key: object) -> bool:
-        return key in self._paths
+        return key in self.paths
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._paths)
+        return iter(self.paths)
 
     def __len__(self) -> int:
-        return len(self._paths)
+        return len(self.paths)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.paths!r})"
 
 
 class MovedModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):

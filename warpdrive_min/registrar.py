@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from pkgutil import resolve_name
 from types import ModuleType
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeGuard, TypeVar
 
 from warpdrive_min.backends import BACKENDS
 from warpdrive_min.backends.base import Language, Source
@@ -51,8 +51,7 @@ class EnvironmentRegistrar:
         def register(cls: EnvClass) -> EnvClass:
             key = cls.name.lower()  # type: ignore[attr-defined]
             for backend in names:
-                is_free, do = self._class(key, backend) in (None, cls), "give the class another name"
-                require(is_free, "registrar", f"{key!r} is registered for {backend!r} already", do=do)
+                self._require_free(key, backend, self._class(key, backend) in (None, cls))
                 self._classes[key, backend] = cls
                 if cuda_env_src_path is not None and backend != "cpu":
                     self.add_cuda_env_src_path(key, cuda_env_src_path, backend)
@@ -66,8 +65,20 @@ class EnvironmentRegistrar:
         Args:
             paths: Path of each class by its ``name``, ``module:Class``.
             env_backend: Backends of the classes.
+
+        Raises:
+            ConfigError: A name is taken by another class.
         """
-        self._classes.update({(name.lower(), each): path for name, path in paths.items() for each in env_backend})
+        for name, path in paths.items():
+            for backend in env_backend:
+                key = name.lower()
+                self._require_free(key, backend, self._classes.get((key, backend), path) == path)
+                self._classes[key, backend] = path
+
+    @staticmethod
+    def _require_free(key: str, backend: str, is_free: bool) -> None:
+        rule = f"{key!r} is registered for {backend!r} already"
+        require(is_free, "registrar", rule, do="give the class another name")
 
     def get(self, name: str, env_backend: str = "cpu") -> type:
         """Return the class of that name for a backend.
@@ -163,13 +174,11 @@ def load_class(target: str, name: str | None = None) -> type[CUDAEnvironmentCont
         require(is_name, who, "must be a path, or a module's dotted name", target, "give it as module:Class")
         module = _import(dotted, target)
         name = after or name
-    classes = {
-        each.__name__: each
-        for each in (getattr(module, attribute, None) for attribute in dir(module))
-        if inspect.isclass(each)
-        and issubclass(each, CUDAEnvironmentContext)
-        and each not in (Environment, CUDAEnvironmentContext)
-    }
+    if name and _is_environment(found := getattr(module, name, None)):
+        return found
+    attributes = dict.fromkeys([*vars(module), *getattr(module, "__all__", ())])  # some are imported on first use
+    values = (getattr(module, attribute, None) for attribute in attributes)
+    classes = {each.__name__: each for each in values if _is_environment(each)}
     require(name or classes, who, f"{target} must have a class derived from Environment (got none)", do="add one")
     own = [each for each, cls in classes.items() if f"{cls.__module__}.".startswith(f"{module.__name__}.")]
     choices = own or list(classes)  # others are imported, such as a base class
@@ -179,6 +188,12 @@ def load_class(target: str, name: str | None = None) -> type[CUDAEnvironmentCont
     rule = f"{target} has no environment {name!r} (known: {known(classes)})"
     require(name in classes, who, rule, do="give one of these")
     return classes[name]
+
+
+def _is_environment(value: Any) -> TypeGuard[type[CUDAEnvironmentContext]]:
+    """Return True for a class derived from those of environments."""
+    own = (Environment, CUDAEnvironmentContext)
+    return inspect.isclass(value) and issubclass(value, CUDAEnvironmentContext) and value not in own
 
 
 def _import_path(path: Path) -> ModuleType:

@@ -75,15 +75,21 @@ def is_searched(group: Sequence[PeerJob]) -> bool:
 
 
 def neighbours(peer: Peer, variant: str) -> list[str]:
-    """Return the variants that differ in one option, by one place among its values."""
+    """Return the variants that differ in one option.
+
+    A number differs by one place among its values.
+    """
     own = dict(peer.variants[variant])
     options = {name: dict(each) for name, each in peer.variants.items() if each.keys() == own.keys()}
 
-    def place(option: str, value: Any) -> int:
-        return sorted({each[option] for each in options.values()}).index(value)
+    def steps(option: str, value: Any, other: Any) -> int:
+        if isinstance(value, str):  # strings have no order
+            return int(value != other)
+        places = sorted({each[option] for each in options.values()})
+        return abs(places.index(value) - places.index(other))
 
     def is_next(other: dict[str, Any]) -> bool:
-        return sum(abs(place(option, other[option]) - place(option, value)) for option, value in own.items()) == 1
+        return sum(steps(option, value, other[option]) for option, value in own.items()) == 1
 
     return [name for name, each in options.items() if is_next(each)]
 

@@ -628,6 +628,8 @@ def test_shortest_time_to_a_solution_is_the_fastest(monkeypatch):
     times = {job.axes["variant"]: 30.0 + place for place, job in enumerate(jobs)} | {"one-thread": 20.0}
     found = [record(point=job.point, metrics={"total_s": metric(times[job.axes["variant"]])}) for job in jobs]
     assert search._fastest(found) == "one-thread"
+    (learner, *_) = chosen("paper", ["purejaxrl-learning"], [])
+    assert search.neighbours(learner.peer, "more") == ["more-random", "more-parallel", "more-untuned"], "no order"
     assert search.neighbours(jobs[0].peer, "one-thread") == ["tuned", "one-thread-10", "one-thread-128", "two-threads"]
 
 

@@ -232,6 +232,8 @@ def test_runs_of_other_configs_have_their_own_panels(tmp_path):
         (run / "run_config.json").write_text(json.dumps({"name": config}))
     shown = [(panel.title, [series.name for series in panel.series]) for panel in training_run_chart(runs).panels[::2]]
     assert shown == [("cartpole, policy a", ["one", "three"]), ("tag, policy a", ["two"])]
+    colors = [series.style["color"] for panel in training_run_chart(runs).panels[::2] for series in panel.series]
+    assert len(set(colors)) == 3, "the legend is that of all panels"
 
 
 @pytest.mark.parametrize(

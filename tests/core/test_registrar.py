@@ -73,8 +73,9 @@ def test_name_is_taken_once_for_a_backend(registrar):
     registrar.add()(Walk)
     registrar.add()(Walk)
     other = type("Other", (), {"name": "WALK"})
-    with pytest.raises(ConfigError, match="'walk' is registered for 'cpu' already"):
-        registrar.add()(other)
+    for add in (lambda: registrar.add()(other), lambda: registrar.add_paths({"Walk": "walks:Walk"}, ["cpu"])):
+        with pytest.raises(ConfigError, match="'walk' is registered for 'cpu' already"):
+            add()
     registrar.add("numba")(other)
     assert registrar.get("walk", "numba") is other
 

@@ -425,3 +425,15 @@ def test_module_inside_a_package_is_found_with_its_siblings(write):
     package = write()
     assert load_class(str(package / "env.py")) is load_class(str(package))
     assert load_class(str(package)).__module__ == "ring.env"
+
+
+def test_class_of_a_file_may_have_the_name_of_its_base(tmp_path, monkeypatch):
+    """It is the file's own, found with and without its name."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    path = tmp_path / "own_cart.py"
+    path.write_text("from envs import CartPole as Shipped\n\n\nclass CartPole(Shipped):\n    name = 'OwnCart'\n")
+    assert load_class(str(path)) is load_class(f"{path}:CartPole")
+    assert load_class(str(path)).name == "OwnCart"
+    assert load_class("envs:Rice").name == "Rice"
+    with pytest.raises(ConfigError, match=r"'Nope' \(known: .*CartPole, "):
+        load_class("envs:Nope")

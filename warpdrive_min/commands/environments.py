@@ -18,6 +18,7 @@ from warpdrive_min.backends import BACKENDS
 from warpdrive_min.backends.numba_cuda import simulated
 from warpdrive_min.environment import Environment, supports
 from warpdrive_min.errors import BackendUnavailable, ConfigError, WarpDriveError, known, require
+from warpdrive_min.lazy import ImportedTable
 from warpdrive_min.packages import is_class_path
 from warpdrive_min.registrar import load_class
 from warpdrive_min.terminal import Console, OutputError, echo, error_line
@@ -40,9 +41,9 @@ console = Console()
 # ------------------------------------------------------------------ environments
 
 
-def environments() -> Mapping[str, type[Environment]]:
+def environments() -> ImportedTable[type[Environment]]:
     """Return the known environments by name, and add them to the registrar."""
-    table: Mapping[str, type[Environment]] = importlib.import_module("warpdrive_min.envs").ENVS
+    table: ImportedTable[type[Environment]] = importlib.import_module("warpdrive_min.envs").ENVS
     return table
 
 
@@ -55,7 +56,7 @@ def environment_name(name: str, who: str) -> str:
     table = environments()
     found = name.removeprefix(PREFIX)
     if found not in table:
-        found = {cls.name: each for each, cls in table.items()}.get(name, found)
+        found = {path.rpartition(":")[2]: each for each, path in table.paths.items()}.get(name, found)
     do = f"known are {known(table)}; give another one with -e, as a path or module:Class"
     require(found in table, who, "unknown environment", name, do)
     return found

@@ -50,9 +50,9 @@ def training_run_chart(folders: Sequence[Path]) -> Chart:
         FileError: A run's metrics are no lines of numbers.
     """
     metrics = {folder: _metrics(folder) for folder in folders}
-    configs = groups_of(folders, _config_name)
+    configs, styles = groups_of(folders, _config_name), _styles(folders)
     panels = [
-        Panel(f"{title}policy {name.removesuffix(RETURN)}", _series(runs, axis, name), xlabel=label)
+        Panel(f"{title}policy {name.removesuffix(RETURN)}", _series(runs, styles, axis, name), xlabel=label)
         for title, runs in (
             (f"{config}, " if len(configs) > 1 else "", {folder: metrics[folder] for folder in of_config})
             for config, of_config in configs.items()
@@ -70,7 +70,7 @@ def _config_name(folder: Path) -> str:
     """Return the name of a run's config; a question mark if it cannot be read."""
     try:
         return str(json.loads((folder / RUN_CONFIG).read_bytes())["name"])
-    except (OSError, ValueError, LookupError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return "?"
 
 
@@ -87,13 +87,23 @@ def _metrics(folder: Path) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _series(metrics: dict[Path, pd.DataFrame], axis: str, name: str) -> list[Series]:
-    """Return a line for each run with the policy."""
-    made, names = [], [folder.name for folder in metrics]
+def _styles(folders: Sequence[Path]) -> dict[Path, tuple[str, dict[str, str]]]:
+    """Return the label and the style of each run's line."""
+    names = [folder.name for folder in folders]
     if len(set(names)) < len(names):
-        names = [str(folder.relative_to(os.path.commonpath(metrics))) for folder in metrics]
-    for place, (label, each) in enumerate(zip(names, metrics.values(), strict=True)):
+        names = [str(folder.relative_to(os.path.commonpath(folders))) for folder in folders]
+    return {
+        folder: (name, {"color": PART_COLORS[place % len(PART_COLORS)], "marker": ".", "linestyle": "-"})
+        for place, (name, folder) in enumerate(zip(names, folders, strict=True))
+    }
+
+
+def _series(
+    metrics: dict[Path, pd.DataFrame], styles: dict[Path, tuple[str, dict[str, str]]], axis: str, name: str
+) -> list[Series]:
+    """Return a line for each run with the policy."""
+    made = []
+    for folder, each in metrics.items():
         rows = each.reindex(columns=[axis, name]).dropna().to_numpy(float)
-        style = {"color": PART_COLORS[place % len(PART_COLORS)], "marker": ".", "linestyle": "-"}
-        made.append(Series(label, style, [DataPoint(x, y, y, y) for x, y in rows.tolist()]))
+        made.append(Series(*styles[folder], [DataPoint(x, y, y, y) for x, y in rows.tolist()]))
     return made
