@@ -152,7 +152,10 @@ class Config(BaseModel):
     @field_validator("*", mode="wrap")
     @classmethod
     def _in_range(cls, given: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
-        """Check the numbers of every field, also those in lists and mappings."""
+        """Check the numbers of a field, also those in lists and mappings.
+
+        With `KEEPS_INTEGERS`, an integer given for a float stays one.
+        """
         value = handler(given)
         for number in _numbers(value) if info.field_name not in cls.OF_OTHERS else ():
             if isinstance(number, int) and not -MAX_SEED <= number <= MAX_SEED:

@@ -435,6 +435,7 @@ def scene_in(package: str, module: str = ".scene") -> Callable[..., Any]:
     """
 
     def scene(env: Any, episode: Episode) -> Scene:
+        """Return the drawing of a recorded episode."""
         drawn: Scene = importlib.import_module(module, package).draw(env, episode)
         return drawn
 

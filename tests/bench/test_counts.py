@@ -202,7 +202,7 @@ connection.send_bytes(json.dumps({"root": sys.argv[2], "points": answers}).encod
 
 
 def test_count_prints_each_point(monkeypatch, capfd):
-    """A count takes minutes, so it prints what is set up."""
+    """The command prints each part that it sets up, as counting takes minutes."""
     words = [sys.executable, "-c", SLOW, counts.SET_UP, str(machine.ROOT)]
     monkeypatch.setattr(counts, "_process", lambda *_: Worker.start("x", words, env=os.environ, is_quiet=True))
     found = counts.count(sides.counted_jobs(["pendulum"]), machine.ROOT)

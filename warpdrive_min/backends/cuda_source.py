@@ -121,9 +121,15 @@ _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*["<]([^">]+)[">]', re.MULTILI
 
 
 @functools.lru_cache(MOST_TEXTS)
+def _without_comments(text: str) -> str:
+    """Return a text with a space in place of each comment."""
+    return _COMMENT.sub(" ", text)
+
+
+@functools.lru_cache(MOST_TEXTS)
 def _code(text: str) -> str:
     """Return a text without comments and ``#if 0``."""
-    return _DEAD.sub("", _COMMENT.sub(" ", text))
+    return _DEAD.sub("", _without_comments(text))
 
 
 @functools.lru_cache(MOST_TEXTS)
@@ -168,7 +174,7 @@ def headers(text: str, folder: Path) -> list[Path]:
 def needs_nvcc(source: Path) -> bool:
     """True if a source includes headers that NVRTC lacks and nvcc provides."""
     files = [source, *headers(read(source), source.parent)]
-    included = [(name, path) for path in files for name in _includes(_COMMENT.sub(" ", read(path)))]
+    included = [(name, path) for path in files for name in _includes(_without_comments(read(path)))]
     folders = (source.parent, HEADERS, CURAND, ROOT)
     return any(name not in HOST_HEADERS and not _included(name, path.parent, *folders) for name, path in included)
 
@@ -223,7 +229,7 @@ def signatures(text: str, constants: Mapping[str, Constant], where: str) -> dict
 def _aliases(text: str) -> dict[str, str]:
     """Return the meaning of each alias of a type."""
     aliases = {}
-    for alias in _ALIAS.finditer(_COMMENT.sub(" ", text)):
+    for alias in _ALIAS.finditer(_without_comments(text)):
         new, old = (each for each in alias.group("new", "old", "name", "meaning", "macro", "text") if each is not None)
         aliases[new] = old
     return aliases
@@ -232,7 +238,7 @@ def _aliases(text: str) -> dict[str, str]:
 @functools.lru_cache(MOST_TEXTS)
 def _kernels(text: str) -> list[tuple[str, bool, tuple[str, ...]]]:
     """Return each kernel's name, if it is a `WD_KERNEL`, and parameters."""
-    code, found = _COMMENT.sub(" ", text), []
+    code, found = _without_comments(text), []
     for match in _KERNEL.finditer(code):
         end = _closing(code, match.end())
         if match["template"] or not code[end + 1 :].lstrip().startswith("{"):  # a template, or no body

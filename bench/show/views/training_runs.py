@@ -50,16 +50,15 @@ def training_run_chart(folders: Sequence[Path]) -> Chart:
         FileError: A run's metrics are no lines of numbers.
     """
     metrics = {folder: _metrics(folder) for folder in folders}
-    configs, styles = groups_of(folders, _config_name), _styles(folders)
-    panels = [
-        Panel(f"{title}policy {name.removesuffix(RETURN)}", _series(runs, styles, axis, name), xlabel=label)
-        for title, runs in (
-            (f"{config}, " if len(configs) > 1 else "", {folder: metrics[folder] for folder in of_config})
-            for config, of_config in configs.items()
-        )
-        for name in dict.fromkeys(name for each in runs.values() for name in each.columns if name.endswith(RETURN))
-        for axis, label in AXES.items()
-    ]
+    configs, styles, panels = groups_of(folders, _config_name), _styles(folders), list[Panel]()
+    for config, of_config in configs.items():
+        title, runs = f"{config}, " if len(configs) > 1 else "", {folder: metrics[folder] for folder in of_config}
+        policies = dict.fromkeys(name for each in runs.values() for name in each.columns if name.endswith(RETURN))
+        panels += [
+            Panel(f"{title}policy {name.removesuffix(RETURN)}", _series(runs, styles, axis, name), xlabel=label)
+            for name in policies
+            for axis, label in AXES.items()
+        ]
     made = chart("training-run", panels, (), runs=", ".join(map(str, folders))).with_points()
     if not made.panels:
         raise ShowError(f"plot: {folders[0]} must have the return of an ended episode (got none); train it longer")
