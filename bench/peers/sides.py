@@ -107,8 +107,7 @@ def measure_each(
             if isinstance(got, WorkerError):
                 yield job, [_unmeasured(job, run, got)], None
             else:
-                ratio = got.ratio
-                faster = Metric(value=ratio.value, unit="x", direction="higher", low=ratio.low, high=ratio.high)
+                faster = _speed_up(got.comparison) if got.comparison else None
                 names = ["total_s", "import_torch_s"] if job.axes["work"] == "solve" else ["env_steps_per_s"]
                 record = _add_our_figures(got.a, got.b, names, faster, remarks=_remarks(got.a, got.b))
                 yield job, [record, got.a], got.comparison
@@ -158,6 +157,11 @@ def _add_our_figures(
     metrics = {**(theirs.metrics or {}), **own, **({"ours_over_peer": speed_up} if speed_up else {})}
     notes = {**theirs.notes, "ours": {"case": ours.case, "point": ours.point}, **notes}
     return theirs.model_copy(update={"metrics": metrics, "notes": notes})
+
+
+def _speed_up(comparison: Comparison) -> Metric:
+    ratio = comparison.ratio()
+    return Metric(value=ratio.value, unit="x", direction="higher", low=ratio.low, high=ratio.high)
 
 
 def _remarks(ours: Record, theirs: Record) -> list[str]:

@@ -44,14 +44,14 @@ class Pair:
     a: Record
     b: Record
     comparison: Comparison | None = None
-    """Interleaved comparison; None: the two were measured at different times."""
+    """Interleaved comparison; None: the two were measured at different times, or once each."""
     mismatched: tuple[str, ...] = ()
     """Differing fields that were allowed."""
     quantity: Literal["time", "energy"] = "time"
     """Quantity that is compared."""
 
     @classmethod
-    def of(cls, a: Record, b: Record, comparison: Comparison) -> Pair:
+    def of(cls, a: Record, b: Record, comparison: Comparison | None) -> Pair:
         """Return a pair, named by the first point and differing axes."""
         return cls(name=_name(a.case, a.point, b.point), a=a, b=b, comparison=comparison)
 
@@ -404,11 +404,14 @@ def _pair(rounds: Sequence[Round], preset: Preset, at_once: int) -> Pair:
 
 
 def pair_of_rounds(a: Record, b: Record) -> Pair:
-    """Return the pair of two records with `TURNS` turns or one sample per round."""
+    """Return the pair of two records with `TURNS` turns or one sample per round.
+
+    A single sample of each has no spread, so there is no comparison.
+    """
     one_each = a.process is not None and len(set(a.process)) == len(a.process)
     logs, n = (log_ratios(a.unit_ns, b.unit_ns), 1) if one_each else (log_ratios(a.turn_ns, b.turn_ns), TURNS)
     by_round = [logs[first : first + n] for first in range(0, len(logs), n)]
-    return Pair.of(a, b, Comparison.of(a, b, by_round))
+    return Pair.of(a, b, Comparison.of(a, b, by_round) if len(logs) > 1 else None)
 
 
 def _name(case: str, a: Point, b: Point) -> str:

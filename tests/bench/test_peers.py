@@ -871,6 +871,10 @@ def test_purejaxrl_is_timed_from_the_start_of_its_process(fakes, monkeypatch, th
     assert metrics["ours_import_torch_s"] == 1.0
     assert metrics["ours_over_peer"] == pytest.approx((math.prod(theirs.samples_ns) / 12e18) ** 0.5)
     assert "PPO" in markdown([theirs])
+    ((_, (once, _), comparison),) = measure_each([job], run, limit=search.ONE_ROUND)
+    assert (len(once.samples_ns), comparison) == (1, None), "a search starts each side once"
+    assert once.metrics["total_s"].value == pytest.approx(once.samples_ns[0] / 1e9)
+    assert "ours_over_peer" not in once.metrics, "one ratio has no interval"
 
 
 def test_envpool_steps_with_gymnasiums_interface(fakes):
