@@ -68,7 +68,7 @@ class TimeIsUp(Exception):  # noqa: N818  (an outcome, not a mistake)
 
 @dataclass(slots=True)
 class Clock:
-    """Deadline that assumes steps as long as the longest so far."""
+    """Deadline that assumes measurements as long as the longest so far."""
 
     until_s: float | None
     start: float = field(default_factory=time.monotonic)
@@ -76,7 +76,7 @@ class Clock:
     last: float = field(default_factory=time.monotonic)
 
     def tick(self) -> None:
-        """End a step; raises TimeIsUp if another may exceed the deadline."""
+        """End measurements whose records are saved; raises TimeIsUp if others may exceed the deadline."""
         now = time.monotonic()
         self.longest_s, self.last = max(self.longest_s, now - self.last), now
         if not self.has(self.longest_s):
@@ -98,6 +98,7 @@ class Publication:
 
     folder: Path
     context: Context
+    clock: Clock
     points: Sequence[str]
     """AXIS=VALUE conditions, with ``case`` as an axis; empty: all of the preset."""
     peers: Sequence[str]
@@ -220,7 +221,7 @@ def publish(
             code = run_shards(shards, command_line("publish", preset=preset.value, **options, **more), clock)
             raise typer.Exit(code)
         folder, context, manifest = begin(preset.value, words, command, out, n_processes, clock)
-        publication = Publication(folder, context, points, peers, pythons, part, at_once, n_processes)
+        publication = Publication(folder, context, clock, points, peers, pythons, part, at_once, n_processes)
         if manifest.is_whole:
             say(f"{publication.folder} was finished at {manifest.finished_at}")
             return
@@ -231,7 +232,6 @@ def publish(
         for name, step in (STEPS_OF_SHARDS if publication.is_shard else STEPS).items():
             for line in step(publication) if name not in left_out else ():
                 say(f"{time.monotonic() - clock.start:5.0f} s  {name}: {line}")
-                clock.tick()
     except (RefusedError, sets.SetError) as error:
         say(str(error))
         raise typer.Exit(Code.NOTHING) from error
@@ -394,6 +394,7 @@ def run_sweep(publication: Publication) -> Iterator[str]:
     n = len(missing(todo, file))
     for index, record in enumerate(run(todo, publication.context, file, runner), start=1):
         yield f"{index}/{n} {name_of(record)}: {record.status}"
+        publication.clock.tick()
 
 
 def run_pairs(publication: Publication) -> Iterator[str]:
@@ -418,7 +419,8 @@ def run_pairs(publication: Publication) -> Iterator[str]:
         for sides in publication.of_shard(pairs)
         if tuple(point_key(side.case.name, side.point) for side in sides) not in done
     ]
-    for index, (place, got) in enumerate(measure_rounds(todo, preset, publication.at_once, say), start=1):
+    measured = measure_rounds(todo, preset, publication.at_once, say, after_batch=publication.clock.tick)
+    for index, (place, got) in enumerate(measured, start=1):
         name = " : ".join(point_name(side.case.name, side.point) for side in todo[place])
         if isinstance(got, WorkerError):
             reasons = publication.skipped if got.kind == "Skip" else publication.failed
@@ -462,7 +464,14 @@ def _peers(publication: Publication) -> tuple[list[PeerJob], sides.Run]:
     wanted = chosen(publication.context.preset, publication.peers, [])
     here = [job for group in publication.of_shard(search.groups(wanted)) for job in group]
     pythons = interpreters(publication.pythons)
-    run = sides.Run(context=publication.context, ours=start, pythons=pythons, timeout_s=PEER_TIMEOUT_S, say=say)
+    run = sides.Run(
+        context=publication.context,
+        ours=start,
+        pythons=pythons,
+        timeout_s=PEER_TIMEOUT_S,
+        say=say,
+        after_batch=publication.clock.tick,
+    )
     return here, run
 
 

@@ -68,6 +68,8 @@ class Run:
     """Kind of device and versions of each peer that has reported them."""
     say: Callable[[str], None] = lambda text: None
     """Gets a line for each postponed pair, see `interleaved.measure_rounds`."""
+    after_batch: Callable[[], None] = lambda: None
+    """Called when what was measured together has been yielded; it may raise to end the rest."""
 
 
 def measure_each(
@@ -90,10 +92,12 @@ def measure_each(
         try:
             if job.axes["work"] == "repeat":
                 yield job, [_repeated(job, run)], None
+                run.after_batch()
                 continue
             ours, theirs = _both_sides(job, run)
             if theirs.case.scope == "learn":
                 yield job, _train_both(job, run, ours, theirs), None
+                run.after_batch()
             else:
                 jobs.append(job)
                 both.append((ours, theirs))
@@ -102,7 +106,7 @@ def measure_each(
     for is_alone, n in ((False, at_once), (True, 1)):
         places = [place for place, job in enumerate(jobs) if job.peer.is_alone == is_alone]
         pairs = [both[place] for place in places]
-        for index, got in interleaved.measure_rounds(pairs, run.context.preset, n, run.say, limit):
+        for index, got in interleaved.measure_rounds(pairs, run.context.preset, n, run.say, limit, run.after_batch):
             job = jobs[places[index]]
             if isinstance(got, WorkerError):
                 yield job, [_unmeasured(job, run, got)], None

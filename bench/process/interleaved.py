@@ -293,6 +293,7 @@ def measure_rounds(
     at_once: int = 1,
     say: Callable[[str], None] = lambda text: None,
     limit: Limit | None = None,
+    after_batch: Callable[[], None] = lambda: None,
 ) -> Iterator[tuple[int, Pair | WorkerError]]:
     """Yield each pair's index and its records and comparison, or error. Waits.
 
@@ -308,6 +309,7 @@ def measure_rounds(
         say: Gets a line for each postponed pair.
         limit: End of a pair's rounds; None: the preset's number. When its time is over, pairs with fewer than two
             rounds are left out.
+        after_batch: Called when all finished pairs of a batch have been yielded; it may raise to end the rest.
 
     Raises:
         Stopped: A signal; pairs of two rounds and more have been yielded.
@@ -348,8 +350,10 @@ def measure_rounds(
                 say(f"postponed, to be set up with fewer others: {point_name(side.case.name, side.point)}: {error}")
             else:
                 yield place, error
+        after_batch()
     if again and not stopped:
-        for index, got in measure_rounds([todo[place] for place in again], preset, max(1, at_once // 2), say, limit):
+        left, n = [todo[place] for place in again], max(1, at_once // 2)
+        for index, got in measure_rounds(left, preset, n, say, limit, after_batch):
             yield again[index], got
     for place, of_pair in done.items():  # the time is over
         if len(of_pair) > 1 and not any(each.error for each in of_pair):

@@ -539,7 +539,7 @@ def test_peers_whose_workers_may_wait_busily_are_measured_alone(monkeypatch):
     """
     asked = []
 
-    def measure_rounds(todo, preset, at_once, say, limit):
+    def measure_rounds(todo, preset, at_once, say, limit, after_batch):
         asked.append(([theirs.point["peer"] for _, theirs in todo], at_once))
         return ((place, WorkerError("Skip", "not measured")) for place in range(len(todo)))
 

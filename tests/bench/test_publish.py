@@ -115,6 +115,17 @@ def test_set_of_points_at_once_is_stopped_and_gone_on_with(here, monkeypatch, tm
     )
 
 
+def test_pairs_that_were_measured_together_are_all_kept(here, monkeypatch, tmp_path):
+    """A set that stops after a batch of rounds has the comparisons of all its pairs."""
+    points = [job.point for job in publish.jobs("smoke")]
+    (env_step,) = publish.CASES.values()
+    both = replace(env_step, pairs=lambda preset: [(points[0], points[1]), (points[1], points[0])])
+    monkeypatch.setattr(publish, "CASES", {"env_step": both})
+    options = ["--skip", "sweep", "--at-once", "4"]
+    assert "the next measurement may take" in here(*options, "--until-s", "0", exits=Code.UNFINISHED)
+    assert len(read_comparisons([folder_in(tmp_path) / COMPARISONS])) == 2
+
+
 def test_shards_of_a_set_share_its_points(here, tmp_path):
     """Each shard measures its own points."""
     jobs = publish.jobs("smoke")
