@@ -45,15 +45,13 @@ def _due(group: Sequence[PeerJob], run: Run, files: Sequence[Path]) -> list[Peer
     found = _found(group, of, run, files)
     if lacking := _lacking(group, found):
         return lacking
-    if (best := _fastest(found)) is None:
-        return []
-    near = [best, *neighbours(group[0].peer, best)]
+    near = {each for best in _fastest(found) for each in (best, *neighbours(group[0].peer, best))}
     here = [each for each in found if each.git.get("sha") == run.context.git.get("sha")]
     return _lacking([job for job in group if job.axes["variant"] in near], here)
 
 
 def after_search(jobs: Sequence[PeerJob], run: Run, files: Sequence[Path]) -> list[PeerJob]:
-    """Return the points to measure in full: of searched ones the fastest variant.
+    """Return the points to measure in full: of searched ones the fastest variants.
 
     A point whose variants cannot be measured keeps one, whose record has the reason.
     """
@@ -64,8 +62,8 @@ def after_search(jobs: Sequence[PeerJob], run: Run, files: Sequence[Path]) -> li
             continue
         of = _versions(group[0], run)
         found = _found(group, of, run, files) if of else []
-        best = None if _lacking(group, found) else _fastest(found)
-        chosen += [job for job in group if job.axes["variant"] == best] or [group[0]]
+        best = [] if _lacking(group, found) else _fastest(found)
+        chosen += [job for job in group if job.axes["variant"] in best] or [group[0]]
     return chosen
 
 
@@ -128,8 +126,15 @@ def _lacking(group: Sequence[PeerJob], found: Sequence[Record]) -> list[PeerJob]
     return [job for job in group if point_key(job.case, job.point) not in there]
 
 
-def _fastest(found: Sequence[Record]) -> str | None:
-    """Return the fastest variant by its newest record; None: none was measured."""
-    newest = sorted((each for each in found if each.is_evidence), key=lambda each: each.started_at)
-    speeds = {str(each.point["variant"]): speed_of(each) for each in newest}
-    return max(speeds, key=lambda variant: speeds[variant], default=None)
+def _fastest(found: Sequence[Record]) -> set[str]:
+    """Return the variants that are fastest by their newest records, and by their best ones.
+
+    A single round can be a slow one, so both are measured in full.
+    """
+    measured = sorted((each for each in found if each.is_evidence), key=lambda each: each.started_at)
+    newest: dict[str, float] = {}
+    best: dict[str, float] = {}
+    for each in measured:
+        variant, speed = str(each.point["variant"]), speed_of(each)
+        newest[variant], best[variant] = speed, max(speed, best.get(variant, speed))
+    return {max(speeds, key=lambda variant: speeds[variant]) for speeds in (newest, best) if speeds}
