@@ -119,14 +119,17 @@ class Publication:
         """Return this shard's points of available backends, a job for each process.
 
         Shards on GPUs leave some points to the call without a shard: those on the CPU, which they would disturb, and
-        those of several cards.
+        those of several cards. A case's points of one environment are in one shard, as only rates of one card are
+        compared.
         """
         states = availability()
         wanted = jobs(self.context.preset, self.points)
         here = [job for job in wanted if states[str(job.point["backend"])].available]
         if self.is_shard and self.context.machine.get("gpu"):
             here = [job for job in here if is_on_gpu(job) and not takes_several_cards(job)]
-        return in_processes(self.of_shard(here), self.processes)
+        compared = groups_of(here, lambda job: (job.case.name, job.point.get("env"))).values()
+        by_size = sorted(compared, key=len, reverse=True)
+        return in_processes([job for group in self.of_shard(by_size) for job in group], self.processes)
 
     def records(self) -> list[Record]:
         """Return all records so far."""

@@ -14,7 +14,7 @@ import pytest
 from bench import publish
 from bench.core import case, machine
 from bench.core.errors import Code
-from bench.core.point import matches, point_name
+from bench.core.point import Point, matches, point_name
 from bench.core.record import ALONE, Context, read_all, read_comparisons
 from bench.doctor import Finding
 from bench.judge.evidence import name_of
@@ -126,13 +126,20 @@ def test_pairs_that_were_measured_together_are_all_kept(here, monkeypatch, tmp_p
     assert len(read_comparisons([folder_in(tmp_path) / COMPARISONS])) == 2
 
 
-def test_shards_of_a_set_share_its_points(here, tmp_path):
-    """Each shard measures its own points."""
-    jobs = publish.jobs("smoke")
-    for shard, points in (("2/2", jobs[1::2]), ("1/2", jobs[1::2] + jobs[::2])):
+def two_environments(monkeypatch) -> tuple[list[Point], list[Point]]:
+    """Publish points of a second environment too, and return those of both."""
+    first, last = publish.jobs("smoke"), cases.jobs("smoke", ["case=env_step", "env=pendulum", "backend=cpu"])
+    monkeypatch.setattr(publish, "jobs", lambda preset, where=(): first + last)
+    return [job.point for job in first], [job.point for job in last]
+
+
+def test_shards_of_a_set_share_its_points(here, monkeypatch, tmp_path):
+    """Each shard measures its own points, those of a case and an environment together."""
+    first, last = two_environments(monkeypatch)
+    for shard, points in (("2/2", last), ("1/2", last + first)):
         here("--shard", shard, exits=Code.UNFINISHED)
         alone = [record.point for record in read_all([folder_in(tmp_path) / RECORDS]) if record.taken == ALONE]
-        assert alone == [job.point for job in points]
+        assert alone == points
         assert newest_sets(tmp_path) == []
     here()
     assert len(read_comparisons([folder_in(tmp_path) / COMPARISONS])) == 1
@@ -198,16 +205,14 @@ def test_processes_of_a_point_are_passes_over_all_points(here, monkeypatch, tmp_
         case.Timed, "measure", lambda self, plan: (briefs.append(not plan.has_reference_run), measure(self, plan))[1]
     )
     monkeypatch.setattr(local, "start", None)  # this process sees the plans
-    points = [job.point for job in publish.jobs("smoke")]
+    first, last = two_environments(monkeypatch)
     words = ("--processes", "3", "--skip", "pairs", "--skip", "figures")
     here(*words, "--shard", "2/2", exits=Code.UNFINISHED)
     folder = folder_in(tmp_path)
-    assert [record.point for record in read_all([folder / RECORDS])] == points[1::2] * 3
+    assert [record.point for record in read_all([folder / RECORDS])] == last * 3
     here(*words)
-    assert [record.point for record in read_all([folder / RECORDS])] == points[1::2] * 3 + points[::2] * 3
-    assert briefs == [True] * 2 * len(points[1::2]) + [False] * len(points[1::2]) + [True] * 2 * len(points[::2]) + [
-        False
-    ] * len(points[::2])
+    assert [record.point for record in read_all([folder / RECORDS])] == last * 3 + first * 3
+    assert briefs == [brief for of in (last, first) for brief in [True] * 2 * len(of) + [False] * len(of)]
     assert read_manifest(folder).processes == 3
     assert "has 3 processes of each point (got 1)" in here(exits=Code.NOTHING)
 
