@@ -350,7 +350,8 @@ def measure_rounds(
                 say(f"postponed, to be set up with fewer others: {point_name(side.case.name, side.point)}: {error}")
             else:
                 yield place, error
-        after_batch()
+        if not stopped:
+            after_batch()
     if again and not stopped:
         left, n = [todo[place] for place in again], max(1, at_once // 2)
         for index, got in measure_rounds(left, preset, n, say, limit, after_batch):

@@ -508,6 +508,20 @@ def test_want_of_memory_halves_the_crowd():
     assert [got[place].a.notes.get("at_once") for place in range(1, 7)] == [2] * 6
 
 
+def test_end_of_a_batch_is_told_after_its_pairs_and_not_after_a_signal():
+    """All pairs of a batch are yielded before ``after_batch``; after a signal only `Stopped` is raised."""
+    seen = list[int | str]()
+    for place, _ in measure_rounds(sides_that_break({}, 3, []), "smoke", 2, after_batch=lambda: seen.append("end")):
+        seen.append(place)
+    assert [each for each in seen if each != "end"] == [0, 1, 2]
+    assert seen[-1] == "end"
+    assert seen.count("end") == -(-3 * ROUNDS["smoke"] // 2)
+    with pytest.raises(Stopped):
+        list(
+            measure_rounds(sides_that_break({0: Stopped(2)}, 1, []), "smoke", after_batch=lambda: pytest.fail("called"))
+        )
+
+
 def test_sides_of_different_versions_are_not_compared():
     """Two versions of a case are not compared."""
     fake = Machine()
