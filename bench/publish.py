@@ -76,7 +76,7 @@ class Clock:
     last: float = field(default_factory=time.monotonic)
 
     def tick(self) -> None:
-        """End measurements whose records are saved; raises TimeIsUp if others may exceed the deadline."""
+        """End saved measurements; raises TimeIsUp if others may take too long."""
         now = time.monotonic()
         self.longest_s, self.last = max(self.longest_s, now - self.last), now
         if not self.has(self.longest_s):

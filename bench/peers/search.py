@@ -127,7 +127,7 @@ def _lacking(group: Sequence[PeerJob], found: Sequence[Record]) -> list[PeerJob]
 
 
 def _fastest(found: Sequence[Record]) -> set[str]:
-    """Return the variants that are fastest by their newest records, and by their best ones.
+    """Return the fastest variants by newest and by best records.
 
     A single round can be a slow one, so both are measured in full.
     """

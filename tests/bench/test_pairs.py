@@ -509,7 +509,10 @@ def test_want_of_memory_halves_the_crowd():
 
 
 def test_end_of_a_batch_is_told_after_its_pairs_and_not_after_a_signal():
-    """All pairs of a batch are yielded before ``after_batch``; after a signal only `Stopped` is raised."""
+    """All pairs of a batch are yielded before it.
+
+    After a signal only `Stopped` is raised.
+    """
     seen = list[int | str]()
     for place, _ in measure_rounds(sides_that_break({}, 3, []), "smoke", 2, after_batch=lambda: seen.append("end")):
         seen.append(place)
