@@ -460,9 +460,11 @@ class Record(_Line):
         is_timed = (
             stored is not None and bool(self.samples_ns) and (stored.unit in ("s", "ns") or stored.unit.endswith("/s"))
         )
-        if stored is None or not self.samples_ns or not is_timed or name.startswith("ours_"):
+        own: list[float] | None = self.notes.get("samples_s", {}).get(name)
+        is_of_ours = own is None and name.startswith("ours_")
+        if stored is None or not self.samples_ns or not is_timed or is_of_ours:
             return Figure(**dict(stored), kind="samples" if is_timed else None) if stored else None
-        samples = self.notes.get("samples_s", {}).get(name) or self.samples_ns
+        samples = own or self.samples_ns
         spread, middle = spread_over_processes(self.by_process(samples)), median(samples)
         times = [time / middle for time in spread[:3]]
         value, *ends = (stored.value * (time if stored.direction == "lower" else 1 / time) for time in times)

@@ -121,5 +121,22 @@ def test_bars_end_at_the_total_with_its_interval():
     totals = panel.series[-1].points
     assert [(each.x, each.low, each.high) for each in totals] == [pytest.approx((9.0, 9.0 / 1.1, 9.9), rel=1e-6)] * 2
     assert TABLES["time_to_solution"](found).caption.startswith(
-        "Time from the command to a solved environment: medians over"
+        "Time from the command to a solved environment: geometric means"
     )
+
+
+def test_parts_of_a_start_are_means_over_its_processes():
+    """Our own part is averaged like the total."""
+    parts = {"import_torch_s": [2.0, 2.0, 2.0], "ours_s": [1.0, 2.0, 4.5]}
+    found = record(
+        case="time_to_solution",
+        scope="startup",
+        point=solution_point("pycuda", COLD),
+        threads=None,
+        samples_ns=[3e9, 4e9, 6.5e9],
+        process=[0, 1, 2],
+        metrics={"total_s": metric(4.0, unit="s"), "ours_s": metric(2.0, unit="s")},
+        notes={"samples_s": parts},
+    )
+    ours = found.figure("ours_s")
+    assert (ours.value, ours.kind) == (pytest.approx(9 ** (1 / 3)), found.figure("total_s").kind)
