@@ -103,6 +103,7 @@ def measure_each(
                 both.append((ours, theirs))
         except WorkerError as error:
             yield job, [_unmeasured(job, run, error)], None
+            run.after_batch()
     for is_alone, n in ((False, at_once), (True, 1)):
         places = [place for place, job in enumerate(jobs) if job.peer.is_alone == is_alone]
         pairs = [both[place] for place in places]

@@ -309,7 +309,7 @@ def measure_rounds(
         say: Gets a line for each postponed pair.
         limit: End of a pair's rounds; None: the preset's number. When its time is over, pairs with fewer than two
             rounds are left out.
-        after_batch: Called when all finished pairs of a batch have been yielded; it may raise to end the rest.
+        after_batch: Called when all pairs that ended with a batch have been yielded; it may raise to end the rest.
 
     Raises:
         Stopped: A signal; pairs of two rounds and more have been yielded.
@@ -328,9 +328,9 @@ def measure_rounds(
         batch, rounds = rounds[:at_once], rounds[at_once:]
         try:
             _run_batch(batch, limit)
-        except Stopped as signalled:
-            stopped = signalled
-        batch = [each for each in batch if each.is_finished or each.error]
+        except Stopped as signalled:  # what it has killed has not failed
+            stopped, rounds = signalled, [*(each for each in batch if not each.is_finished), *rounds]
+        batch = [each for each in batch if each.is_finished or (each.error and not stopped)]
         for each in batch:
             done.setdefault(each.place, []).append(each)
         failed = {each.place for each in batch if each.error}
@@ -339,7 +339,8 @@ def measure_rounds(
             at_once = max(1, at_once // 2)
         over = failed | (_decided(done, limit, preset, at_once) if limit and limit.rounds else set())
         rounds = [each for each in rounds if each.place not in over]
-        for place in sorted({each.place for each in batch} - {each.place for each in rounds}):
+        ended = sorted({each.place for each in batch} - {each.place for each in rounds})
+        for place in ended:
             of_pair = done.pop(place)
             error = next((each.error for each in of_pair if each.error), None)
             if error is None:
@@ -350,7 +351,7 @@ def measure_rounds(
                 say(f"postponed, to be set up with fewer others: {point_name(side.case.name, side.point)}: {error}")
             else:
                 yield place, error
-        if not stopped:
+        if ended and not stopped:
             after_batch()
     if again and not stopped:
         left, n = [todo[place] for place in again], max(1, at_once // 2)

@@ -22,7 +22,7 @@ from bench.core.errors import NotComparable, Skip
 from bench.core.measure import ColdStart
 from bench.core.point import Check
 from bench.judge.evidence import remarks
-from bench.process import local, rounds, server, worker
+from bench.process import interleaved, local, rounds, server, worker
 from bench.process.checkouts import revisions
 from bench.process.interleaved import ROUNDS, PairFiles, measure_all, measure_rounds, sides_of
 from bench.process.rounds import TURNS, abba_turns
@@ -516,13 +516,25 @@ def test_end_of_a_batch_is_told_after_its_pairs_and_not_after_a_signal():
     seen = list[int | str]()
     for place, _ in measure_rounds(sides_that_break({}, 3, []), "smoke", 2, after_batch=lambda: seen.append("end")):
         seen.append(place)
-    assert [each for each in seen if each != "end"] == [0, 1, 2]
-    assert seen[-1] == "end"
-    assert seen.count("end") == -(-3 * ROUNDS["smoke"] // 2)
+    assert seen == [0, 1, "end", 2, "end"], "a smoke pair has one round"
     with pytest.raises(Stopped):
         list(
             measure_rounds(sides_that_break({0: Stopped(2)}, 1, []), "smoke", after_batch=lambda: pytest.fail("called"))
         )
+
+
+def test_round_that_a_signal_kills_has_not_failed(monkeypatch):
+    """Of two rounds that a signal interrupts one is finished, so its pair is not."""
+
+    def run_batch(batch, limit):
+        batch[0].is_finished = True
+        batch[1].error = WorkerError("Died", "killed")
+        raise Stopped(2)
+
+    monkeypatch.setattr(interleaved, "_run_batch", run_batch)
+    got = measure_rounds(sides_that_break({}, 1, []), "default", 2)
+    with pytest.raises(Stopped):
+        next(got)
 
 
 def test_sides_of_different_versions_are_not_compared():

@@ -18,7 +18,7 @@ from bench.core.point import Point, matches, point_name
 from bench.core.record import ALONE, Context, read_all, read_comparisons
 from bench.doctor import Finding
 from bench.judge.evidence import name_of
-from bench.process import local
+from bench.process import interleaved, local
 from bench.show import sets
 from bench.show.sets import (
     COMPARISONS,
@@ -124,6 +124,15 @@ def test_pairs_that_were_measured_together_are_all_kept(here, monkeypatch, tmp_p
     options = ["--skip", "sweep", "--at-once", "4"]
     assert "the next measurement may take" in here(*options, "--until-s", "0", exits=Code.UNFINISHED)
     assert len(read_comparisons([folder_in(tmp_path) / COMPARISONS])) == 2
+
+
+def test_pair_is_measured_whole_before_the_clock_is_asked(here, monkeypatch, tmp_path):
+    """Even without time left a call saves a pair of several rounds."""
+    monkeypatch.setitem(interleaved.ROUNDS, "smoke", 3)
+    options = ["--skip", "sweep", "--skip", "figures", "--skip", "tables"]
+    here(*options, "--until-s", "0", exits=Code.UNFINISHED)
+    (comparison,) = read_comparisons([folder_in(tmp_path) / COMPARISONS])
+    assert len(comparison.log_ratios) == 3
 
 
 def two_environments(monkeypatch) -> tuple[list[Point], list[Point]]:
