@@ -523,18 +523,23 @@ def test_end_of_a_batch_is_told_after_its_pairs_and_not_after_a_signal():
         )
 
 
-def test_round_that_a_signal_kills_has_not_failed(monkeypatch):
-    """Of two rounds that a signal interrupts one is finished, so its pair is not."""
+@pytest.mark.parametrize("n_finished", [0, 1])
+def test_round_that_a_signal_kills_has_not_failed(n_finished, monkeypatch):
+    """A pair that lacks rounds is neither yielded nor postponed."""
+    said = list[str]()
+    monkeypatch.setitem(ROUNDS, "smoke", n_finished + 1)
 
     def run_batch(batch, limit):
-        batch[0].is_finished = True
-        batch[1].error = WorkerError("Died", "killed")
+        for each in batch[:n_finished]:
+            each.is_finished = True
+        for each in batch[n_finished:]:
+            each.error = WorkerError("Died", "killed")
         raise Stopped(2)
 
     monkeypatch.setattr(interleaved, "_run_batch", run_batch)
-    got = measure_rounds(sides_that_break({}, 1, []), "default", 2)
     with pytest.raises(Stopped):
-        next(got)
+        next(measure_rounds(sides_that_break({}, 1, []), "smoke", n_finished + 1, said.append))
+    assert said == []
 
 
 def test_sides_of_different_versions_are_not_compared():
