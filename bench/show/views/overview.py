@@ -78,7 +78,7 @@ def overview(records: Sequence[Record], backend: str = "pycuda") -> Table[Line]:
     def best(*wanted: str) -> Record | None:
         found = [each for each in records if each.is_evidence and each.case.startswith("peer")]
         met = [each for each in found if matches({"case": each.case, **each.point}, wanted)]
-        return max(fastest_variants(latest(met)), key=speed_of, default=None)
+        return max(fastest_variants(met), key=speed_of, default=None)
 
     def line(row: Mapping[str, Any]) -> Line:
         if size := row.get("size"):

@@ -114,9 +114,11 @@ def _threshold_table(name: str, records: Sequence[Record], last_axis: str, *more
 
 
 def fastest_variants(records: Sequence[Record]) -> list[Record]:
-    """Return the fastest variant of each peer at each point."""
-    compared = (record for record in records if rate_of(record, "ours_over_peer"))
-    slowest_first = sorted(compared, key=speed_of)
+    """Return the fastest variant of each peer at each point, by newest records.
+
+    Records without a ratio, such as a search's of one start, do not count.
+    """
+    slowest_first = sorted(latest(each for each in records if rate_of(each, "ours_over_peer")), key=speed_of)
     frame = derived(slowest_first, point=lambda record: axes_except(record, "variant"))
     return list(frame.groupby("point", sort=False)["record"].last())
 
@@ -129,7 +131,7 @@ def peers(records: Sequence[Record]) -> Chart:
 
     Each peer is shown with its fastest variant. An asterisk marks Python loops timed in laps on shared cores.
     """
-    shown = fastest_variants(latest(records))
+    shown = fastest_variants(records)
     shared = "; *: shared cores" if any("laps" in record.notes for record in shown) else ""
     order = by("algorithm", "n_agents", "n_envs", "precision", "peer")
     panels = []

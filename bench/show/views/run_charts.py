@@ -79,7 +79,7 @@ def solutions_chart(records: Sequence[Record]) -> Chart:
     """Chart the time from a command to a solved environment."""
 
     def row(record: Record) -> str:
-        who = backend_label(record) if "backend" in record.point else software(record)
+        who = backend_label(record) if "backend" in record.point else f"{software(record)} {record.point['variant']}"
         return f"{who}, {record.point['caches']} caches"
 
     def part_of(record: Record, part: str) -> Metric | None:
