@@ -69,7 +69,7 @@ class Run:
     say: Callable[[str], None] = lambda text: None
     """Gets a line for each postponed pair, see `interleaved.measure_rounds`."""
     after_batch: Callable[[], None] = lambda: None
-    """Called when what was measured together has been yielded; it may raise to end the rest."""
+    """Called when finished points have been yielded; may raise to end the run."""
 
 
 def measure_each(
@@ -91,19 +91,18 @@ def measure_each(
     for job in todo:
         try:
             if job.axes["work"] == "repeat":
-                yield job, [_repeated(job, run)], None
-                run.after_batch()
-                continue
-            ours, theirs = _both_sides(job, run)
-            if theirs.case.scope == "learn":
-                yield job, _train_both(job, run, ours, theirs), None
-                run.after_batch()
+                records = [_repeated(job, run)]
             else:
-                jobs.append(job)
-                both.append((ours, theirs))
+                ours, theirs = _both_sides(job, run)
+                if theirs.case.scope != "learn":
+                    jobs.append(job)
+                    both.append((ours, theirs))
+                    continue
+                records = _train_both(job, run, ours, theirs)
         except WorkerError as error:
-            yield job, [_unmeasured(job, run, error)], None
-            run.after_batch()
+            records = [_unmeasured(job, run, error)]
+        yield job, records, None
+        run.after_batch()
     for is_alone, n in ((False, at_once), (True, 1)):
         places = [place for place, job in enumerate(jobs) if job.peer.is_alone == is_alone]
         pairs = [both[place] for place in places]

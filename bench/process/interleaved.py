@@ -309,7 +309,7 @@ def measure_rounds(
         say: Gets a line for each postponed pair.
         limit: End of a pair's rounds; None: the preset's number. When its time is over, pairs with fewer than two
             rounds are left out.
-        after_batch: Called when all pairs that ended with a batch have been yielded; it may raise to end the rest.
+        after_batch: Called when the pairs that ended with a batch have been yielded; may raise to end the run.
 
     Raises:
         Stopped: A signal; pairs of two rounds and more have been yielded.
@@ -328,7 +328,7 @@ def measure_rounds(
         batch, rounds = rounds[:at_once], rounds[at_once:]
         try:
             _run_batch(batch, limit)
-        except Stopped as signalled:  # what it has killed has not failed
+        except Stopped as signalled:  # rounds that the signal ended have not failed
             stopped, rounds = signalled, [*(each for each in batch if not each.is_finished), *rounds]
         batch = [each for each in batch if each.is_finished or (each.error and not stopped)]
         for each in batch:
