@@ -25,6 +25,8 @@ LEAST_VARIANTS: Final = 6
 """Variants from which on a point's fastest one is searched."""
 ONE_ROUND: Final = Limit(rounds=1, is_decided=lambda pair: True)
 """A search measures each variant in one round."""
+SLOWED: Final = 1.25
+"""Factor from which on a peer that is slower than in its search, alone and beside ours, is measured again."""
 
 
 def search(
@@ -65,6 +67,36 @@ def after_search(jobs: Sequence[PeerJob], run: Run, files: Sequence[Path]) -> li
         best = [] if _lacking(group, found) else _fastest(found)
         chosen += [job for job in group if job.axes["variant"] in best] or [group[0]]
     return chosen
+
+
+def if_not_slowed(record: Record, run: Run, files: Sequence[Path]) -> Record:
+    """Return a peer's record; as failed if the peer's rate was much higher in its search.
+
+    Something has then slowed the peer but not ours, such as a busy host that launches its kernels late.
+    """
+    got = _rate_and_ratio(record)
+    point = {**record.point, "variant": None}
+    found = [
+        searched
+        for each in _of_versions(record.notes.get("versions"), run, files)
+        if each.is_evidence and {**each.point, "variant": None} == point and (searched := _rate_and_ratio(each))
+    ]
+    if not got or not found:
+        return record
+    (rate, ratio), (fastest, least) = got, max(found)
+    if rate * SLOWED > fastest or ratio < least * SLOWED:
+        return record
+    reason = (
+        f"{record.point['peer']}: must be at most {SLOWED:g} times slower than in its search, {fastest:.3g} env "
+        f"steps/s (got {rate:.3g}); the host may be busy: measure it again"
+    )
+    return record.model_copy(update={"status": "failed", "reason": reason})
+
+
+def _rate_and_ratio(record: Record) -> tuple[float, float] | None:
+    """Return a peer's env steps/s and ours as a multiple; None if it has none."""
+    rate, ratio = record.figure("env_steps_per_s"), record.figure("ours_over_peer")
+    return (rate.value, ratio.value) if rate and ratio else None
 
 
 def is_searched(group: Sequence[PeerJob]) -> bool:
@@ -112,11 +144,14 @@ def _versions(job: PeerJob, run: Run) -> dict[str, Any] | None:
 def _found(group: Sequence[PeerJob], of: dict[str, Any], run: Run, files: Sequence[Path]) -> list[Record]:
     """Return a point's searched records of given versions on this kind of machine."""
     keys = {point_key(job.case, job.point) for job in group}
+    return [record for record in _of_versions(of, run, files) if key(record) in keys]
+
+
+def _of_versions(of: dict[str, Any] | None, run: Run, files: Sequence[Path]) -> list[Record]:
     return [
         record
         for record in read_existing(*files)[0]
-        if key(record) in keys
-        and (record.status == "failed" or record.notes.get("versions") == of)
+        if (record.status == "failed" or record.notes.get("versions") == of)
         and kind(record.machine) == kind(run.context.machine)
     ]
 

@@ -625,6 +625,28 @@ def test_fastest_variant_is_searched_once_per_version_and_kind_of_card(monkeypat
     assert measured == [name for name in rates if name != "scan-state"], "a variant that failed is not tried again"
 
 
+@pytest.mark.parametrize(
+    ("rate", "ratio", "fails"), [(50.0, 20.0, True), (95.0, 10.5, False), (50.0, 10.0, False), (99.0, 30.0, False)]
+)
+def test_peer_that_is_slower_than_in_its_search_is_measured_again(tmp_path, rate, ratio, fails):
+    """So a busy host does not flatter ours; a slower machine for both is none."""
+    fast, slow = (job for job in searched("gymnax", 4) if job.axes["variant"] in ("scan-4", "scan-8"))
+    run, file = a_run(), tmp_path / "search.jsonl"
+
+    def compared(job, rate, ratio, **changes):
+        notes = {"versions": {"gymnax": "1.0"}, "ours": {"case": "env_step", "point": {}}, "version": "1", "counts": ""}
+        metrics = {"env_steps_per_s": metric(rate), "ours_over_peer": metric(ratio)}
+        facts = {"case": job.case, "machine": run.context.machine, "notes": notes, "metrics": metrics}
+        return record(point=job.point, **facts | changes)
+
+    append(file, compared(fast, 100.0, 10.0))
+    append(file, compared(slow, 60.0, 16.0))
+    got = search.if_not_slowed(compared(slow, rate, ratio), run, [file])
+    assert (got.status == "failed") == fails
+    assert not fails or "its search, 100 env steps/s (got 50); the host may be busy: measure it again" in got.reason
+    assert search.if_not_slowed(compared(slow, 50.0, 20.0, notes={}), run, [file]).is_evidence, "other versions"
+
+
 def test_shortest_time_to_a_solution_is_the_fastest(monkeypatch):
     """Variants with other options are no neighbours."""
     jobs = searched("stable-baselines3", 8)
