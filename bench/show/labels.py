@@ -99,7 +99,10 @@ def medians(records: Iterable[Record]) -> str:
     """Return the sentence on the spreads of records."""
     kinds = {spread.kind for record in records if (spread := record.spread)}
     meanings = [meaning for kind, (_, meaning) in SPREADS.items() if kind in kinds]
-    return f"Medians with {' or '.join(meanings)}." if meanings else "Values without a spread."
+    if not meanings:
+        return "Values without a spread."
+    what = "Medians" if kinds == {"samples"} else "Geometric means of processes' medians"
+    return f"{what} with {' or '.join(meanings)}."
 
 
 def notes(records: Iterable[Record]) -> list[str]:

@@ -296,9 +296,11 @@ LEAST_SLANTED_IN: Final = 0.45
 def _paint_rows(axes: Axes, chart: Chart, panel: Panel) -> dict[str, Any]:
     """Draw the values of each series in rows, or as stacked bars."""
     if chart.has_bars:
-        left = np.zeros(len(panel.ticks))
+        left, bars = np.zeros(len(panel.ticks)), [series for series in panel.series if "hatch" in series.style]
+        parts = [point for series in bars for point in series.points]
+        longest = np.bincount([int(part.y) for part in parts], [part.x for part in parts]).max()
         keys = {
-            series.name: _paint_bars(axes, series, left) if "hatch" in series.style else _paint_marks(axes, series)
+            series.name: _paint_bars(axes, series, left, longest) if series in bars else _paint_marks(axes, series)
             for series in panel.series
         }
         axes.grid(visible=True, axis="x")
@@ -326,14 +328,14 @@ def _paint_marks(axes: Axes, series: Series) -> Any:
     return keys[0]
 
 
-def _paint_bars(axes: Axes, series: Series, left: np.ndarray[Any, np.dtype[np.float64]]) -> Any:
+def _paint_bars(axes: Axes, series: Series, left: np.ndarray[Any, np.dtype[np.float64]], longest: float) -> Any:
     """Draw bars from ``left`` on and advance it; return the legend's key."""
     rows = [int(point.y) for point in series.points]
     widths = [point.x for point in series.points]
     style = {name: series.style[name] for name in ("color", "hatch")} | {"edgecolor": "white", "linewidth": 0}
     key = axes.barh(rows, widths, left=left[rows], **style)
     for row, point in zip(rows, series.points, strict=True):
-        if point.label and point.x > LEAST_LABELLED:
+        if point.label and point.x > LEAST_LABELLED * longest:
             background = {"facecolor": "white", "edgecolor": "none", "pad": 0.8, "alpha": 0.8}
             place: dict[str, Any] = {"va": "center", "ha": "center", "fontsize": "x-small", "bbox": background}
             axes.text(left[row] + point.x / 2, row, point.label, **place)
@@ -341,8 +343,8 @@ def _paint_bars(axes: Axes, series: Series, left: np.ndarray[Any, np.dtype[np.fl
     return key
 
 
-LEAST_LABELLED: Final = 0.15
-"""Minimum share of a bar that fits its label."""
+LEAST_LABELLED: Final = 0.07
+"""Minimum share of the longest stacked bar that fits a label."""
 
 
 def _set_scale(axes: Axes, which: Literal["x", "y"], is_log: bool, most: int = 12) -> None:
