@@ -330,7 +330,9 @@ def _say_start(trainer: Trainer, plan: Plan) -> None:
 
 
 def _say_end(trainer: Trainer, plan: Plan, is_stopped: bool) -> None:
-    why = "stopped" if is_stopped else "target return reached" if trainer.has_reached_return else "finished"
+    latest = ", ".join(f"{name} {mean:.4g}" for name, mean in trainer.recent_return.items() if mean is not None)
+    reached = "target return reached" + (f" (means of the latest episodes: {latest})" if latest else "")
+    why = "stopped" if is_stopped else reached if trainer.has_reached_return else "finished"
     folder = shlex.quote(str(trainer.folder))
     if isinstance(trainer, PopulationTrainer):
         n_members, least = len(trainer.members), trainer.config.trainer.stop_return

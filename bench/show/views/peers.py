@@ -55,6 +55,8 @@ def peers_table(records: Sequence[Record]) -> Table[Record]:
         return "; ".join([*record.notes.get("remarks", ()), *laps])
 
     def steps_per_launch(record: Record) -> str:
+        if record.point["work"] != "simulate":
+            return ""
         return "many" if record.notes["ours"]["point"].get("mode") == "fused" else "one"
 
     ways = [axis_column("variant", records), Column("fastest variant", is_fastest, is_choice=True)] if variants else []
