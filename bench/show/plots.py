@@ -396,6 +396,7 @@ def _footer(figure: Figure, chart: Chart) -> None:
         named = (
             f"run {', '.join(runs)}" if len(runs) <= MOST_NAMED_RUNS else f"{len(runs)} runs, {runs[0]} to {runs[-1]}"
         )
+        words = [each[:1].lower() + each[1:] for each in words]
         words = [machine_label(records[0]), *words, f"commit {', '.join(commits)}", named, *notes(records)]
         words += signed_points(records)
     text = "; ".join(words)
