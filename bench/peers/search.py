@@ -70,7 +70,7 @@ def after_search(jobs: Sequence[PeerJob], run: Run, files: Sequence[Path]) -> li
 
 
 def if_not_slowed(record: Record, run: Run, files: Sequence[Path]) -> Record:
-    """Return a peer's record; as failed if the peer's rate was much higher in its search.
+    """Return a peer's record, as failed if its search was much faster.
 
     Something has then slowed the peer but not ours, such as a busy host that launches its kernels late.
     """
