@@ -454,7 +454,7 @@ class Record(_Line):
     def figure(self, name: str) -> Figure | None:
         """Return a metric over the record's processes; None if missing.
 
-        A peer's record has our rate without our samples.
+        A peer's record has our figures without our samples, of as many processes as the peer's.
         """
         stored = (self.metrics or {}).get(name)
         is_timed = (
@@ -462,10 +462,12 @@ class Record(_Line):
         )
         own: list[float] | None = self.notes.get("samples_s", {}).get(name)
         is_of_ours = own is None and name.startswith("ours_")
-        if stored is None or not self.samples_ns or not is_timed or is_of_ours:
+        if stored is None or not self.samples_ns or not is_timed:
             return Figure(**dict(stored), kind="samples" if is_timed else None) if stored else None
         samples = own or self.samples_ns
         spread, middle = spread_over_processes(self.by_process(samples)), median(samples)
+        if is_of_ours:
+            return Figure(**dict(stored), kind=spread.kind)
         times = [time / middle for time in spread[:3]]
         value, *ends = (stored.value * (time if stored.direction == "lower" else 1 / time) for time in times)
         return Figure(**{**dict(stored), "value": value, "low": min(ends), "high": max(ends)}, kind=spread.kind)

@@ -26,7 +26,7 @@ LEAST_VARIANTS: Final = 6
 ONE_ROUND: Final = Limit(rounds=1, is_decided=lambda pair: True)
 """A search measures each variant in one round."""
 SLOWED: Final = 1.25
-"""Factor from which on a peer that is slower than in its search, alone and beside ours, is measured again."""
+"""Factor above which a peer that is slower than in its search, and more so than ours, is measured again."""
 
 
 def search(
@@ -70,33 +70,38 @@ def after_search(jobs: Sequence[PeerJob], run: Run, files: Sequence[Path]) -> li
 
 
 def if_not_slowed(record: Record, run: Run, files: Sequence[Path]) -> Record:
-    """Return a peer's record, as failed if its search was much faster.
+    """Return a peer's record, as failed if its newest search was much faster.
 
     Something has then slowed the peer but not ours, such as a busy host that launches its kernels late.
     """
-    got = _rate_and_ratio(record)
-    point = {**record.point, "variant": None}
+    of, alike = record.notes.get("versions"), (record.preset, record.case_version, key(record))
     found = [
-        searched
-        for each in _of_versions(record.notes.get("versions"), run, files)
-        if each.is_evidence and {**each.point, "variant": None} == point and (searched := _rate_and_ratio(each))
+        each
+        for each in _of_versions(of, run, files)
+        if each.is_evidence and (each.preset, each.case_version, key(each)) == alike
     ]
-    if not got or not found:
+    now, before = (_costs(each) if each else None for each in (record, _newest(found)))
+    if not record.is_evidence or not now or not before:
         return record
-    (rate, ratio), (fastest, least) = got, max(found)
-    if rate * SLOWED > fastest or ratio < least * SLOWED:
+    theirs, ours = (later / earlier for later, earlier in zip(now, before, strict=True))
+    if theirs <= SLOWED * max(1.0, ours):
         return record
-    reason = (
-        f"{record.point['peer']}: must be at most {SLOWED:g} times slower than in its search, {fastest:.3g} env "
-        f"steps/s (got {rate:.3g}); the host may be busy: measure it again"
-    )
+    rule = f"must be at most {SLOWED:g} times slower than in its search (got {theirs:.3g} times)"
+    reason = f"{record.point['peer']}: {rule}; the host may be busy: measure it again, or search at this commit"
     return record.model_copy(update={"status": "failed", "reason": reason})
 
 
-def _rate_and_ratio(record: Record) -> tuple[float, float] | None:
-    """Return a peer's env steps/s and ours as a multiple; None if it has none."""
-    rate, ratio = record.figure("env_steps_per_s"), record.figure("ours_over_peer")
-    return (rate.value, ratio.value) if rate and ratio else None
+def _newest(records: Sequence[Record]) -> Record | None:
+    return max(records, key=lambda each: each.started_at, default=None)
+
+
+def _costs(record: Record) -> tuple[float, float] | None:
+    """Return the peer's and our time per step or solution, s; None if it lacks one."""
+    for name, power in (("env_steps_per_s", -1), ("total_s", 1)):
+        theirs, ours = record.figure(name), record.figure(f"ours_{name}")
+        if theirs and ours:
+            return theirs.value**power, ours.value**power
+    return None
 
 
 def is_searched(group: Sequence[PeerJob]) -> bool:

@@ -182,8 +182,8 @@ def signs(record: Record, name: str = "") -> str:
 def signed_points(records: Sequence[Record]) -> list[str]:
     """Count the points of a figure that have a sign in tables, as text."""
     counts = {
-        f"times did not stabilise during the warm-up ({UNSETTLED})": sum(r.has_unsettled_warm_up for r in records),
-        f"other processes used the cores ({BUSY})": sum(bool(busy(record)) for record in records),
+        "times did not stabilise during the warm-up": sum(r.has_unsettled_warm_up for r in records),
+        "other processes used the cores": sum(bool(busy(record)) for record in records),
     }
     return [f"{n} of {plural(len(records), 'point')}: {text}" for text, n in counts.items() if n]
 

@@ -298,7 +298,7 @@ def _paint_rows(axes: Axes, chart: Chart, panel: Panel) -> dict[str, Any]:
     if chart.has_bars:
         left, bars = np.zeros(len(panel.ticks)), [series for series in panel.series if "hatch" in series.style]
         parts = [point for series in bars for point in series.points]
-        longest = np.bincount([int(part.y) for part in parts], [part.x for part in parts]).max()
+        longest = np.bincount([int(part.y) for part in parts], [part.x for part in parts]).max(initial=0.0)
         keys = {
             series.name: _paint_bars(axes, series, left, longest) if series in bars else _paint_marks(axes, series)
             for series in panel.series

@@ -626,25 +626,36 @@ def test_fastest_variant_is_searched_once_per_version_and_kind_of_card(monkeypat
 
 
 @pytest.mark.parametrize(
-    ("rate", "ratio", "fails"), [(50.0, 20.0, True), (95.0, 10.5, False), (50.0, 10.0, False), (99.0, 30.0, False)]
+    ("theirs", "ours", "fails"),
+    [(50.0, 1_000.0, True), (90.0, 1_000.0, False), (50.0, 500.0, False), (50.0, 2e3, True)],
 )
-def test_peer_that_is_slower_than_in_its_search_is_measured_again(tmp_path, rate, ratio, fails):
-    """So a busy host does not flatter ours; a slower machine for both is none."""
-    fast, slow = (job for job in searched("gymnax", 4) if job.axes["variant"] in ("scan-4", "scan-8"))
+@pytest.mark.parametrize(("name", "peer"), [("env_steps_per_s", "gymnax"), ("total_s", "stable-baselines3")])
+def test_peer_that_is_slower_than_in_its_search_is_measured_again(tmp_path, name, peer, theirs, ours, fails):
+    """So a busy host does not flatter ours; a machine that is slower for both is none."""
+    fast, slow, *_ = searched(peer, 4)
     run, file = a_run(), tmp_path / "search.jsonl"
 
-    def compared(job, rate, ratio, **changes):
-        notes = {"versions": {"gymnax": "1.0"}, "ours": {"case": "env_step", "point": {}}, "version": "1", "counts": ""}
-        metrics = {"env_steps_per_s": metric(rate), "ours_over_peer": metric(ratio)}
-        facts = {"case": job.case, "machine": run.context.machine, "notes": notes, "metrics": metrics}
-        return record(point=job.point, **facts | changes)
+    def compared(job, theirs, ours, **changes):
+        notes = {
+            "versions": {"gymnax": "1.0"},
+            "ours": {"case": "env_step", "point": {}},
+            "version": "1",
+            "counts": "",
+            "samples_s": {},
+        }
+        power = 1 if name == "env_steps_per_s" else -1
+        metrics = {name: metric(theirs**power), f"ours_{name}": metric(ours**power)}
+        facts = {"case": job.case, "scope": job.version.scope, "machine": run.context.machine, "metrics": metrics}
+        return record(point=job.point, **{**facts, "notes": notes, **changes})
 
-    append(file, compared(fast, 100.0, 10.0))
-    append(file, compared(slow, 60.0, 16.0))
-    got = search.if_not_slowed(compared(slow, rate, ratio), run, [file])
+    append(file, compared(fast, 1_000.0, 1_000.0))
+    append(file, compared(slow, 400.0, 1_000.0, started_at="2026-01-01T00:00:00+00:00"))
+    append(file, compared(slow, 100.0, 1_000.0, started_at="2026-01-02T00:00:00+00:00"))
+    got = search.if_not_slowed(compared(slow, theirs, ours), run, [file])
     assert (got.status == "failed") == fails
-    assert not fails or "its search, 100 env steps/s (got 50); the host may be busy: measure it again" in got.reason
-    assert search.if_not_slowed(compared(slow, 50.0, 20.0, notes={}), run, [file]).is_evidence, "other versions"
+    assert not fails or "in its search (got 2 times); the host may be busy: measure it again" in got.reason
+    for other in (compared(slow, 50.0, 1_000.0, notes={}), compared(slow, 50.0, 1_000.0, preset="smoke")):
+        assert search.if_not_slowed(other, run, [file]).is_evidence
 
 
 def test_shortest_time_to_a_solution_is_the_fastest(monkeypatch):

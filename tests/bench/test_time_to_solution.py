@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from bench.core.measure import Plan
 from bench.core.point import HOST
+from bench.show import plots
 from bench.show.views.cases import TABLES
 from bench.show.views.run_charts import solutions_chart
 from bench.workloads import time_to_solution
@@ -123,6 +124,20 @@ def test_bars_end_at_the_total_with_its_interval():
     assert TABLES["time_to_solution"](found).caption.startswith(
         "Time from the command to a solved environment: geometric means"
     )
+
+
+def test_panel_without_parts_shows_its_totals(tmp_path):
+    """Another panel has bars."""
+    whole = record(
+        case="time_to_solution",
+        scope="startup",
+        point=solution_point("pycuda", COLD),
+        threads=None,
+        metrics={name: metric(value, unit="s") for name, value in {"total_s": 9.0, "import_torch_s": 5.0}.items()},
+    )
+    without = {"point": {**whole.point, "env": "acrobot"}, "metrics": {"total_s": metric(9.0, unit="s")}}
+    (file,) = plots.draw([whole, whole.model_copy(update=without)], tmp_path, stem="two")
+    assert file.name == "two-time-to-solution.png"
 
 
 def test_parts_of_a_start_are_means_over_its_processes():

@@ -330,9 +330,11 @@ def _say_start(trainer: Trainer, plan: Plan) -> None:
 
 
 def _say_end(trainer: Trainer, plan: Plan, is_stopped: bool) -> None:
-    latest = ", ".join(f"{name} {mean:.4g}" for name, mean in trainer.recent_return.items() if mean is not None)
-    reached = "target return reached" + (f" (means of the latest episodes: {latest})" if latest else "")
-    why = "stopped" if is_stopped else reached if trainer.has_reached_return else "finished"
+    why = "stopped" if is_stopped else "finished"
+    if trainer.has_reached_return and not is_stopped:
+        names = [] if isinstance(trainer, PopulationTrainer) else trainer.target_returns  # members stop one by one
+        means = ", ".join(f"{name} {trainer.recent_return[name]:.4g}" for name in names)
+        why = "target return reached" + (f" (mean of the latest episodes: {means})" if means else "")
     folder = shlex.quote(str(trainer.folder))
     if isinstance(trainer, PopulationTrainer):
         n_members, least = len(trainer.members), trainer.config.trainer.stop_return

@@ -111,6 +111,14 @@ class Run:
         """Env steps of an iteration, over the environments of all ranks."""
         return self.config.trainer.train_batch_size * self.world.size
 
+    @property
+    def target_returns(self) -> Mapping[str, float]:
+        """Mean return at which training stops, by policy: ``trainer.stop_return``."""
+        least = self.config.trainer.stop_return
+        if isinstance(least, Mapping):
+            return least
+        return {} if least is None else dict.fromkeys(self._learners, least)
+
     # -------------------------------------------------------------- rows
 
     @own_defaults()
@@ -139,10 +147,8 @@ class Run:
             self.world.check_equal(self._shared_state())
         self._clear_statistics()
         self.recent_return = self._recent.add(row, list(self.groups))
-        least = self.config.trainer.stop_return
-        if least is not None:
-            by_policy = least if isinstance(least, Mapping) else dict.fromkeys(self._learners, least)
-            self.has_reached_return = self._has_reached_target(by_policy)
+        if self.target_returns:
+            self.has_reached_return = self._has_reached_target(self.target_returns)
         return self._write_row(row)
 
     def _check_numbers(self, updates: metrics.Numbers, episodes: metrics.Numbers, last_iteration: int) -> None:

@@ -45,7 +45,7 @@ class Line:
         record, other = self.ours.get(column), self.other if column == self.other_column else None
         ratio = f" ({ratio_text(rate_of(other, 'ours_over_peer'))}x)" if other else ""
         if self.is_time:
-            return f"{number(rate_of(other, 'ours_total_s'))} s{ratio}" if other else ""
+            return f"{number(rate_of(other, 'ours_total_s'))} s{signs(other, 'ours_total_s')}{ratio}" if other else ""
         return f"{number(rate_of(record, 'env_steps_per_s'))}{signs(record)}{ratio}" if record else ""
 
     @property
@@ -56,7 +56,8 @@ class Line:
         version = str(self.other.notes.get("version") or "")
         name = " ".join(filter(None, (software(self.other), COMMIT.sub(r"\1", version))))
         metric, unit = ("total_s", " s") if self.is_time else ("env_steps_per_s", "")
-        return f"{number(rate_of(self.other, metric))}{unit}: {name}, {setting_label(self.other)}"
+        value = f"{number(rate_of(self.other, metric))}{unit}{signs(self.other, metric)}"
+        return f"{value}: {name}, {setting_label(self.other)}"
 
     @property
     def card(self) -> str:
