@@ -93,8 +93,11 @@ def chosen(preset: Preset, names: Sequence[str], where: Sequence[str]) -> list[P
             raise typer.BadParameter(f"--peer {name}: unknown (known: {', '.join(sorted(known))})")
     wanted = [each for each in PEERS.values() if not names or {each.name, each.package} & set(names)]
     for name in names:
-        if not any(each.points(preset) for each in wanted if name in (each.name, each.package)):
-            raise typer.BadParameter(f"--peer {name}: preset {preset} has no points of it; choose another preset")
+        named = [each for each in wanted if name in (each.name, each.package)]
+        if not any(each.points(preset) for each in named):
+            others = [other for other in PresetName if any(each.points(other.value) for each in named)]
+            do = f"choose --preset {' or '.join(others)}"
+            raise typer.BadParameter(f"--peer {name}: preset {preset} has no points of it; {do}")
     found = [PeerJob(each, point) for each in wanted for point in each.points(preset) if matches(point, where)]
     if condition := unmet_condition(where, (each.point for each in found)):
         raise typer.BadParameter(f"{condition}: no point of a peer that passes the other options has it; leave it out")
