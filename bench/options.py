@@ -285,18 +285,13 @@ def why_none(choice: Choice) -> str:
     timed = [{"case": job.case.name, **job.point} for job in jobs(choice.preset) if job.case.workload is Timed]
     if not conditions or any(matches(point, conditions) for point in timed):
         return ""
-    advice = other_presets(choice.preset, conditions, is_timed=True)
+    advice = other_presets(lambda preset: any(job.case.workload is Timed for job in jobs(preset, conditions)))
     return "; ".join(filter(None, (existing_values(conditions, timed), advice)))
 
 
-def other_presets(preset: Preset, conditions: Sequence[str], *, is_timed: bool = False) -> str:
-    """Name the other presets that have such points, as advice; else empty."""
-
-    def has_points(name: PresetName) -> bool:
-        found = jobs(name.value, conditions)
-        return name != preset and any(job.case.workload is Timed or not is_timed for job in found)
-
-    found = [name for name in PresetName if has_points(name)]
+def other_presets(has_points: Callable[[Preset], bool]) -> str:
+    """Name the presets that have the points wanted, as advice; empty if none has."""
+    found = [name for name in PresetName if has_points(name.value)]
     return f"choose --preset {' or '.join(found)}, which has such points" if found else ""
 
 

@@ -453,7 +453,7 @@ def run_peers(publication: Publication) -> Iterator[str]:
     todo = unfinished(wanted, publication.records(), publication.comparisons())
     measured = (each for of_peer in by_peer(todo) for each in sides.measure_each(of_peer, run, publication.at_once))
     for index, (job, records, comparison) in enumerate(measured, start=1):
-        theirs = search.if_not_slowed(records[0], run, publication.searches)
+        theirs = search.if_not_slowed(job, records[0], run, publication.searches)
         publication.add([theirs, *records[1:]], comparison if theirs is records[0] else None)
         yield f"{index}/{len(todo)} {point_name(job.case, job.point)}: {theirs.status}"
 

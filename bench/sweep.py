@@ -96,8 +96,10 @@ def command(
         if not without_numpy:
             given, known = (where or [], candidates) if candidates else (conditions, jobs(preset.value))
             why = options.existing_values(given, [{"case": job.case.name, **job.point} for job in known])
-            do = f"`python -m bench list` shows the points of preset {preset.value}, which options only filter"
-            do = ("" if candidates else options.other_presets(preset.value, conditions)) or do
+            advice = "" if candidates else options.other_presets(lambda other: bool(jobs(other, conditions)))
+            do = (
+                advice or f"`python -m bench list` shows the points of preset {preset.value}, which options only filter"
+            )
             say(f"no point passes the filters: {why or 'more than one option excludes all points'}; {do}")
         raise typer.Exit(Code.NOTHING)
     options.require_met([each for each in conditions if not each.startswith("env=")], todo)

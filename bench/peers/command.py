@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -14,12 +15,12 @@ from warpdrive_min.files import require_writable
 
 from ..core.point import Preset, PresetName, matches, point_name, unmet_condition
 from ..core.record import PEER_RECORDS, Context, append
-from ..options import AtOnce, Resume, Where, bounded, resumed_or_new_run_id, say
+from ..options import AtOnce, Resume, Where, bounded, other_presets, resumed_or_new_run_id, say
 from ..process.local import start
 from ..process.stopping import register_outputs
 from ..process.sweep import read_existing
 from ..show import documents, render
-from .catalogue import PEERS, WORKS, PeerJob, unfinished
+from .catalogue import PEERS, WORKS, Peer, PeerJob, unfinished
 from .sides import Run, measure_each
 
 WIDE: Final = 220
@@ -81,6 +82,10 @@ def peers(
         raise typer.Exit(3)
 
 
+def _any_has_points(peers: Sequence[Peer], preset: Preset) -> bool:
+    return any(each.points(preset) for each in peers)
+
+
 def chosen(preset: Preset, names: Sequence[str], where: Sequence[str]) -> list[PeerJob]:
     """Return the points of peers, all by default, that pass ``AXIS=VALUE`` conditions.
 
@@ -94,9 +99,8 @@ def chosen(preset: Preset, names: Sequence[str], where: Sequence[str]) -> list[P
     wanted = [each for each in PEERS.values() if not names or {each.name, each.package} & set(names)]
     for name in names:
         named = [each for each in wanted if name in (each.name, each.package)]
-        if not any(each.points(preset) for each in named):
-            others = [other for other in PresetName if any(each.points(other.value) for each in named)]
-            do = f"choose --preset {' or '.join(others)}"
+        if not _any_has_points(named, preset):
+            do = other_presets(partial(_any_has_points, named))
             raise typer.BadParameter(f"--peer {name}: preset {preset} has no points of it; {do}")
     found = [PeerJob(each, point) for each in wanted for point in each.points(preset) if matches(point, where)]
     if condition := unmet_condition(where, (each.point for each in found)):

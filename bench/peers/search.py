@@ -69,30 +69,28 @@ def after_search(jobs: Sequence[PeerJob], run: Run, files: Sequence[Path]) -> li
     return chosen
 
 
-def if_not_slowed(record: Record, run: Run, files: Sequence[Path]) -> Record:
-    """Return a peer's record, as failed if its newest search was much faster.
+def if_not_slowed(job: PeerJob, record: Record, run: Run, files: Sequence[Path]) -> Record:
+    """Return a point's record, as failed if its newest search was much faster.
 
     Something has then slowed the peer but not ours, such as a busy host that launches its kernels late.
     """
-    of, alike = record.notes.get("versions"), (record.preset, record.case_version, key(record))
-    found = [
+    of = record.notes.get("versions")
+    alike = [
         each
-        for each in _of_versions(of, run, files)
-        if each.is_evidence and (each.preset, each.case_version, key(each)) == alike
+        for each in (_found([job], of, run, files) if of else [])
+        if each.is_evidence and (each.preset, each.case_version) == (record.preset, record.case_version)
     ]
-    now, before = (_costs(each) if each else None for each in (record, _newest(found)))
-    if not record.is_evidence or not now or not before:
+    if not record.is_evidence or not alike:
+        return record
+    now, before = _costs(record), _costs(max(alike, key=lambda each: each.started_at))
+    if not now or not before:
         return record
     theirs, ours = (later / earlier for later, earlier in zip(now, before, strict=True))
     if theirs <= SLOWED * max(1.0, ours):
         return record
     rule = f"must be at most {SLOWED:g} times slower than in its search (got {theirs:.3g} times)"
-    reason = f"{record.point['peer']}: {rule}; the host may be busy: measure it again, or search at this commit"
+    reason = f"{job.peer.name}: {rule}; the host may be busy: measure it again, or search at this commit"
     return record.model_copy(update={"status": "failed", "reason": reason})
-
-
-def _newest(records: Sequence[Record]) -> Record | None:
-    return max(records, key=lambda each: each.started_at, default=None)
 
 
 def _costs(record: Record) -> tuple[float, float] | None:
@@ -149,14 +147,11 @@ def _versions(job: PeerJob, run: Run) -> dict[str, Any] | None:
 def _found(group: Sequence[PeerJob], of: dict[str, Any], run: Run, files: Sequence[Path]) -> list[Record]:
     """Return a point's searched records of given versions on this kind of machine."""
     keys = {point_key(job.case, job.point) for job in group}
-    return [record for record in _of_versions(of, run, files) if key(record) in keys]
-
-
-def _of_versions(of: dict[str, Any] | None, run: Run, files: Sequence[Path]) -> list[Record]:
     return [
         record
         for record in read_existing(*files)[0]
-        if (record.status == "failed" or record.notes.get("versions") == of)
+        if key(record) in keys
+        and (record.status == "failed" or record.notes.get("versions") == of)
         and kind(record.machine) == kind(run.context.machine)
     ]
 

@@ -651,11 +651,11 @@ def test_peer_that_is_slower_than_in_its_search_is_measured_again(tmp_path, name
     append(file, compared(fast, 1_000.0, 1_000.0))
     append(file, compared(slow, 400.0, 1_000.0, started_at="2026-01-01T00:00:00+00:00"))
     append(file, compared(slow, 100.0, 1_000.0, started_at="2026-01-02T00:00:00+00:00"))
-    got = search.if_not_slowed(compared(slow, theirs, ours), run, [file])
+    got = search.if_not_slowed(slow, compared(slow, theirs, ours), run, [file])
     assert (got.status == "failed") == fails
     assert not fails or "in its search (got 2 times); the host may be busy: measure it again" in got.reason
     for other in (compared(slow, 50.0, 1_000.0, notes={}), compared(slow, 50.0, 1_000.0, preset="smoke")):
-        assert search.if_not_slowed(other, run, [file]).is_evidence
+        assert search.if_not_slowed(slow, other, run, [file]).is_evidence
 
 
 def test_shortest_time_to_a_solution_is_the_fastest(monkeypatch):

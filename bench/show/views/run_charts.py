@@ -88,9 +88,8 @@ def solutions_chart(records: Sequence[Record]) -> Chart:
             return imported
         if imported is None or total is None:
             return None
-        return Metric.exact(
-            total.value - imported.value, "s", "lower"
-        )  # the means of both parts need not add up to the total
+        # The means of both parts need not add up to the total
+        return Metric.exact(total.value - imported.value, "s", "lower")
 
     def seconds(record: Record, part: str) -> str:
         return f"{ratio_text(found.value)} s" if (found := part_of(record, part)) else ""
