@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from warpdrive_min.errors import DataError, WarpDriveError, require
+from warpdrive_min.lazy import LazyModule
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = LazyModule("torch", globals())
 
 
 def as_tensor(value: Any) -> torch.Tensor:

@@ -5,16 +5,21 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from warpdrive_min import backends, constants, memory
 from warpdrive_min.backends.base import Argument, Backend, dtype_name
 from warpdrive_min.data_feed import DataFeed
 from warpdrive_min.errors import DataError, DeviceMemoryError, known, require, require_int
+from warpdrive_min.lazy import LazyModule
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = LazyModule("torch", globals())
 
 Array = npt.NDArray[Any]
 Scalar = np.int32 | np.float32

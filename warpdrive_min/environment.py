@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from warpdrive_min.backends.base import Backend, Constant, Language, Source
 from warpdrive_min.constants import DONE, FINAL_OBSERVATIONS, RESET_SEED, TERMINATED, TRUNCATED, Constants
@@ -28,18 +27,22 @@ from warpdrive_min.function_manager import (
     KernelCall,
     KernelFunction,
 )
+from warpdrive_min.lazy import LazyModule
 from warpdrive_min.rng import seed_words
 
 if TYPE_CHECKING:
+    import torch
+
     from warpdrive_min.rendering.episode import Episode
     from warpdrive_min.rendering.scene import Scene
+else:  # spaces are known without its import, which takes seconds
+    torch = LazyModule("torch", globals())
 
 Array = npt.NDArray[Any]
 Arrays = Mapping[str, Array]
 Observations = dict[Hashable, Any]
-PLAIN = (complex, float, int, str, np.ndarray, np.generic, np.random.Generator, np.random.RandomState, random.Random,
-         torch.Generator)  # fmt: skip
-"""Classes of an environment's own state, alone or in containers; see `own_state`."""
+PLAIN = (complex, float, int, str, np.ndarray, np.generic, np.random.Generator, np.random.RandomState, random.Random)
+"""Classes of an environment's own state, besides torch's generators, alone or in containers; see `own_state`."""
 Transition = tuple[Observations, dict[Hashable, float], dict[str, bool], dict[str, Any]]
 
 
@@ -350,7 +353,7 @@ def _is_plain(value: Any) -> bool:
         return all(map(_is_plain, value.values()))
     if isinstance(value, list | tuple | Set | deque):
         return all(map(_is_plain, value))
-    return value is None or isinstance(value, PLAIN)
+    return value is None or isinstance(value, (*PLAIN, torch.Generator))
 
 
 def agent_sets(env: Any) -> dict[str, list[Hashable]]:

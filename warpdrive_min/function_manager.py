@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import torch
 
 from warpdrive_min import backends
 from warpdrive_min.backends.base import (
@@ -31,10 +30,15 @@ from warpdrive_min.errors import (
     require,
     require_int,
 )
+from warpdrive_min.lazy import LazyModule
 from warpdrive_min.tracing import named
 
 if TYPE_CHECKING:
+    import torch
+
     from warpdrive_min.data_manager import CUDADataManager
+else:
+    torch = LazyModule("torch", globals())
 
 KERNELS: Final = Path(__file__).parent / "kernels"
 

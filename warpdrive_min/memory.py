@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Final
-
-import torch
+from typing import TYPE_CHECKING, Final
 
 from warpdrive_min.errors import DeviceMemoryError
+from warpdrive_min.lazy import LazyModule
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = LazyModule("torch", globals())
 
 SMALL: Final = 2**28
 """Largest allocation that is not checked, bytes."""

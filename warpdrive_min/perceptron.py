@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
-import torch
+
+from warpdrive_min.lazy import LazyModule
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = LazyModule("torch", globals())
 
 ACTIVATIONS: Final = ("relu", "tanh")
 """Activations that kernels support."""
@@ -154,8 +160,8 @@ class Packed:
         self.numbers = torch.zeros(len(self._order), device=device, dtype=torch.float32)
         """Numbers for the kernel, (n,) float32."""
 
-    @torch.no_grad()
     def pack(self) -> None:
         """Fill `numbers` from the parameters; enqueues."""
-        torch.cat([*(each.detach().reshape(-1) for each in self._parameters), self._zero], out=self._flat)
-        torch.index_select(self._flat, 0, self._order, out=self.numbers)
+        with torch.no_grad():
+            torch.cat([*(each.detach().reshape(-1) for each in self._parameters), self._zero], out=self._flat)
+            torch.index_select(self._flat, 0, self._order, out=self.numbers)

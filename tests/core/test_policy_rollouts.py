@@ -28,7 +28,7 @@ from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.config import ModelConfig, precision
 from warpdrive_min.training.models.fully_connected import FullyConnected
 from warpdrive_min.training.models.gru import GRU
-from warpdrive_min.training.paths.cuda_c import matrix_units
+from warpdrive_min.training.paths.constants import Sizes
 from warpdrive_min.training.paths.exact.exact import Exact
 
 SEED = 5
@@ -397,7 +397,7 @@ def test_rollouts_with_a_policy_compile_for_the_gpu(form, hidden, is_shared, in_
 def test_episodes_compile_for_the_gpu(form, hidden):
     """Whole episodes of a network compile, and only their kernel is built."""
     n_features, n_choices = {"cartpole": (4, 2), "tag_gridworld": (21, 5)}[form]
-    network = matrix_units.Sizes(n_features, hidden, hidden, n_choices, 1, False).layers(is_tanh=True, is_tf32=False)
+    network = Sizes(n_features, hidden, hidden, n_choices, 1, False).layers(is_tanh=True, is_tf32=False)
     wrapper = made(form, "host", 3, exact=False)
     assert wrapper.episodes(network) == "backend 'host' does not run CUDA C on a GPU"
     constants = Episodes(wrapper._subject(AUTO_RESET=False), network).constants
@@ -408,7 +408,7 @@ def test_episodes_compile_for_the_gpu(form, hidden):
 
 def test_episodes_compile_only_on_a_gpu():
     """The error names the backend, and one that compiles them."""
-    network = matrix_units.Sizes(4, 8, 8, 2, 1, False).layers(is_tanh=True, is_tf32=False)
+    network = Sizes(4, 8, 8, 2, 1, False).layers(is_tanh=True, is_tf32=False)
     episodes = Episodes(made("cartpole", "host", 3, exact=False)._subject(AUTO_RESET=False), network)
     with pytest.raises(BackendUnavailable, match=r"'host': must run CUDA C on a GPU .*; use pycuda"):
         episodes.compile()

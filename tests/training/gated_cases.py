@@ -9,8 +9,9 @@ import torch
 from tests.training.learning_cases import CLIP, DEVICE, ENTROPY_WEIGHT, VALUE_WEIGHT, WITHIN, double, loss_in_torch
 from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.algorithms import losses
+from warpdrive_min.training.paths.constants import N_TERMS
 from warpdrive_min.training.paths.cuda_c.gated import GatedNetwork, Sizes
-from warpdrive_min.training.paths.fused.loss import N_TERMS, LossRule
+from warpdrive_min.training.paths.fused.loss import LossRule
 
 
 class Case(NamedTuple):

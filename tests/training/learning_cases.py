@@ -9,7 +9,8 @@ import torch
 from tests.training.models_support import in_torch
 from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.algorithms import losses
-from warpdrive_min.training.paths.fused.loss import N_TERMS, LossRule
+from warpdrive_min.training.paths.constants import N_TERMS
+from warpdrive_min.training.paths.fused.loss import LossRule
 from warpdrive_min.training.paths.fused.network import Network
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -11,9 +11,15 @@ import torch
 
 from envs import ENVS
 from tests.training.builders import ON_GPU, PPO, make_trainer
-from warpdrive_min.backends.gpu import GpuBackend
-from warpdrive_min.training.paths import ahead, early
+from warpdrive_min import EnvWrapper
+from warpdrive_min.backends.gpu import CudaProgram, GpuBackend
+from warpdrive_min.commands import early as command
+from warpdrive_min.commands.environments import run_config_path
+from warpdrive_min.training.config import RunConfig
+from warpdrive_min.training.paths import ahead, early, table
+from warpdrive_min.training.paths.cuda_c import matrix_units
 from warpdrive_min.training.paths.triton.launch import compiled_ahead, launch, rehearsal
+from warpdrive_min.training.trainer import Trainer
 
 
 class Kernel:
@@ -84,7 +90,7 @@ def test_nothing_is_rehearsed_on_a_cpu():
 
 
 @pytest.mark.parametrize(
-    ("command", "started"),
+    ("words", "started"),
     [
         ("evaluate", []),
         ("train --backend host", []),
@@ -97,16 +103,65 @@ def test_nothing_is_rehearsed_on_a_cpu():
         ("train --explain", []),
         ("train --set trainer.env_backend='cpu'", []),
         ("train -e cpu --results-dir numba", ["GPU 0"]),
+        ("train -e cartpole --config ppo", ["GPU 0", "learn.cu for GPU 0"]),
+        ("train -e cartpole --backend numba", ["GPU 0", "learn.cu for GPU 0", "numba"]),
+        ("train -e pendulum", ["GPU 0"]),
+        ("train -e cartpole --set policy.shared.model.fc_dims=[256,256]", ["GPU 0"]),
+        ("train -e cartpole --set trainer.exact=true", ["GPU 0"]),
+        ("train -e cartpole --resume latest", ["GPU 0"]),
+        ("train -e cartpole --gpus", []),
+        ("train -e cartpole --set stop", []),
     ],
 )
-def test_only_training_on_a_gpu_starts_early(command, started, monkeypatch, nothing_started):
-    """`train` starts what its words name, and waits for it."""
+def test_only_training_on_a_gpu_starts_early(words, started, monkeypatch, nothing_started):
+    """`train` starts what its words name, and waits for it; wrong words are left to the command."""
     calls = []
     monkeypatch.setattr(GpuBackend, "start", lambda _, index: calls.append(f"GPU {index}"))
-    monkeypatch.setattr(early.numba_server, "start", lambda: calls.append("numba"))
-    early.start(command.split())
+    monkeypatch.setattr(CudaProgram, "build", lambda self, index: calls.append(f"{self.source.name} for GPU {index}"))
+    monkeypatch.setattr(command.numba_server, "start", lambda: calls.append("numba"))
+    command.start(words.split())
     early.wait()
     assert sorted(calls) == started
+
+
+def test_what_starts_early_needs_no_torch():
+    """The kernel of learning is known before torch is imported."""
+    code = (
+        "import sys; from warpdrive_min.backends.gpu import CudaProgram; from warpdrive_min.commands import early; "
+        "CudaProgram.build = lambda self, index: print(self.source.name, 'torch' in sys.modules); "
+        "early.start(['train', '-e', 'cartpole']); early.early.wait()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "learn.cu False\n"
+
+
+class Programs:
+    """Keeps the arguments of each program."""
+
+    def __init__(self) -> None:
+        self.made: list[tuple] = []
+
+    def program(self, *given):
+        """Make a program."""
+        self.made.append(given)
+
+
+@pytest.mark.parametrize(("name", "which"), [("cartpole", ""), ("cartpole", "ppo"), ("acrobot", "ppo")])
+@pytest.mark.parametrize("value_clip", [None, 0.2])
+def test_early_kernel_is_that_of_the_trainer(name, which, value_clip, monkeypatch):
+    """The kernel that starts early is the one that a trainer makes of its tensors."""
+    config = RunConfig.load(run_config_path(name, which)).to_dict()
+    config["policy"]["shared"]["value_clip"] = value_clip
+    config["trainer"] |= {"num_envs": 2, "train_batch_size": 8}
+    config, backend, before = RunConfig.from_dict(config), Programs(), Programs()
+    early.learning_program(config, ENVS[name](), before)
+    given = {"precision": config.trainer.precision}
+    monkeypatch.setattr(matrix_units, "processors", lambda _: 132)
+    monkeypatch.setattr(
+        table.cpu, "Learning", lambda network, learned, **_: matrix_units.Learning(backend, network, learned, **given)
+    )
+    Trainer(EnvWrapper(ENVS[name](), num_envs=2, env_backend="host", auto_reset=True), config, saves=False)
+    assert before.made == backend.made != []
 
 
 def test_rank_starts_its_own_gpu(monkeypatch, nothing_started):
@@ -119,7 +174,7 @@ def test_rank_starts_its_own_gpu(monkeypatch, nothing_started):
 
     monkeypatch.setattr(GpuBackend, "start", start)
     monkeypatch.setenv("LOCAL_RANK", "1")
-    early.start(["train", "--gpus", "2"])
+    command.start(["train", "--gpus", "2"])
     early.wait()
     assert calls == [1]
 
@@ -128,7 +183,7 @@ def test_gpu_is_released(monkeypatch, nothing_started):
     """A process that will not use its GPU releases it once."""
     calls = []
     monkeypatch.setattr(GpuBackend, "start", lambda _, index: lambda: calls.append(index))
-    early.start(["train"])
+    command.start(["train"])
     early.release()
     early.release()
     assert calls == [0]

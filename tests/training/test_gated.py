@@ -18,10 +18,10 @@ from tests.training.test_recurrent import replay_agrees
 from warpdrive_min.backends import cuda_c
 from warpdrive_min.function_manager import KERNELS
 from warpdrive_min.training import config
+from warpdrive_min.training.paths.constants import N_TERMS, constants_of_loss
 from warpdrive_min.training.paths.cuda_c import gated
-from warpdrive_min.training.paths.cuda_c.one_pass import constants_of_loss
 from warpdrive_min.training.paths.facts import Facts, Layers
-from warpdrive_min.training.paths.fused.loss import N_TERMS, Learned, Rows
+from warpdrive_min.training.paths.fused.loss import Learned, Rows
 
 EMULATED = [
     Case((4, 16, 16)),
@@ -44,7 +44,7 @@ def test_warps_of_fibres_find_the_gradients_of_float64(case):
     n_blocks, data = 2, Data(case, torch.device("cpu"))
     sizes, rollout = data.kernel_sizes, data.rollout
     given = {"is_tanh": case.activation == "tanh", "is_tf32": case.precision == "tf32", "n_agents": case.n_agents}
-    of_loss = constants_of_loss(data.space, data.rule(), is_masked=case.is_masked)
+    of_loss = constants_of_loss(data.space, data.rule().clipping, is_masked=case.is_masked)
     constants = sizes.constants(learns=True, **given) | of_loss
     kernel = BACKENDS["host"].compile(Path(__file__).with_name("gated_learn.cu"), constants)["learn"]
     n, n_sequences = data.vector.numel(), case.n_sequences * case.n_agents
@@ -120,7 +120,7 @@ def test_kernels_compile_for_a_gpu():
     """The kernels compile without a GPU, for one with matrix units."""
     data = Data(Case((4, 64, 64)), torch.device("cpu"))
     given = {"is_tanh": True, "is_tf32": True, "n_agents": 1}
-    of_loss = constants_of_loss(data.space, data.rule(), is_masked=False)
+    of_loss = constants_of_loss(data.space, data.rule().clipping, is_masked=False)
     learning = data.kernel_sizes.constants(learns=True, **given) | of_loss
     forward = gated.Sizes.of(data.network().policy).constants(learns=False, **given)
     for name, of in {"gated_learn.cu": learning, "gated_evaluate.cu": forward}.items():

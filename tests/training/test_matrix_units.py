@@ -16,9 +16,10 @@ from warpdrive_min.backends import cuda_c
 from warpdrive_min.function_manager import KERNELS
 from warpdrive_min.training import config
 from warpdrive_min.training.actions import ActionSpace
+from warpdrive_min.training.paths.constants import N_TERMS, WARPS, Clipping, Sizes, fits, learning_constants
 from warpdrive_min.training.paths.cuda_c import matrix_units
 from warpdrive_min.training.paths.facts import Facts, Layers
-from warpdrive_min.training.paths.fused.loss import N_TERMS, Learned, LossRule, Rows
+from warpdrive_min.training.paths.fused.loss import Learned, Rows
 
 CASES = [
     Case((4, 64, 64)),
@@ -34,11 +35,11 @@ EMULATED = [CASES[0]._replace(sizes=(4, 32, 64), n_rows=40), *CASES[1:]]
 def test_warps_of_fibres_find_the_gradients_of_float64(case, monkeypatch):
     """Lanes simulated by fibres, with products in words, find the gradients."""
     n_warps, n_blocks = 2, 2
-    monkeypatch.setattr(matrix_units, "WARPS", n_warps)
+    monkeypatch.setattr("warpdrive_min.training.paths.constants.WARPS", n_warps)
     data = Data(case, torch.device("cpu"))
-    sizes = matrix_units.Sizes(*case.sizes, sum(case.choices), len(case.choices), case.is_shared)
+    sizes = Sizes(*case.sizes, sum(case.choices), len(case.choices), case.is_shared)
     given = {"is_tanh": case.activation == "tanh", "is_tf32": case.precision == "tf32", "is_masked": case.is_masked}
-    constants = matrix_units.constants(sizes, data.space, data.rule(), n_agents=case.n_agents, **given)
+    constants = learning_constants(sizes, data.space, data.rule().clipping, n_agents=case.n_agents, **given)
     kernels = BACKENDS["host"].compile(Path(__file__).with_name("learn.cu"), constants)
     n, rollout = data.vector.numel(), data.rollout
     partial, room = (
@@ -78,8 +79,8 @@ def test_warps_of_fibres_find_the_gradients_of_float64(case, monkeypatch):
 @pytest.mark.parametrize("is_tf32", [False, by_night(True)])
 def test_warps_of_fibres_evaluate_the_network(is_tf32):
     """Lanes simulated by fibres pass rows forward."""
-    n_warps, n_blocks, n_rows = matrix_units.WARPS, 2, 300
-    sizes = matrix_units.Sizes(9, 20, 32, 11, 1, False)
+    n_warps, n_blocks, n_rows = WARPS, 2, 300
+    sizes = Sizes(9, 20, 32, 11, 1, False)
     data = Data(Case(sizes[:3], (11,), n_rows=n_rows), torch.device("cpu"))
     constants = sizes.constants(learns=False, is_tanh=True, is_tf32=is_tf32)
     kernel = BACKENDS["host"].compile(Path(__file__).with_name("evaluate.cu"), constants)["evaluate"]
@@ -110,10 +111,9 @@ def test_a_gpu_evaluates_the_network(case, of_value, precision):
 @needs_cuda_compiler
 def test_kernels_compile_for_a_gpu():
     """The kernels compile without a GPU, for one with matrix units."""
-    space, sizes = ActionSpace((2,), 1), matrix_units.Sizes(4, 64, 64, 2, 1, False)
-    rule = LossRule(torch.ones(()), torch.ones(()), CLIP, True, None)
+    space, sizes = ActionSpace((2,), 1), Sizes(4, 64, 64, 2, 1, False)
     given = {"is_tanh": True, "is_tf32": True, "is_masked": False}
-    constants = matrix_units.constants(sizes, space, rule, n_agents=1, **given)
+    constants = learning_constants(sizes, space, Clipping(True, None), n_agents=1, **given)
     forward = sizes.constants(learns=False, is_tanh=True, is_tf32=False)
     for name, of in {"learn.cu": constants, "evaluate.cu": forward}.items():
         assert cuda_c.compile_cubin(KERNELS / name, of, "sm_90").read_bytes()[:4] == b"\x7fELF"
@@ -169,5 +169,5 @@ def test_a_gpu_finds_the_gradients_of_float64(case, is_shared, precision):
 )
 def test_networks_whose_sums_exceed_the_registers_are_refused(layers, reason):
     """A network fits if its gradients fit into a warp's registers."""
-    why = matrix_units.fits.why_not(Facts(network=layers))
+    why = fits.why_not(Facts(network=layers))
     assert why == reason if reason is None else re.match(reason, why)

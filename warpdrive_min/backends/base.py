@@ -180,6 +180,14 @@ class Kernel(Protocol):
 class Program(Protocol):
     """Kernels of one CUDA C source, compiled and loaded on first use."""
 
+    def build(self, index: int) -> Path:
+        """Compile for a GPU into the cache; needs no torch, and any thread may call it.
+
+        Raises:
+            CompileError: The source does not compile.
+        """
+        ...
+
     def load(self) -> None:
         """Compile for torch's current GPU, cached, and load; any thread may call it.
 

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import tempfile
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
@@ -111,14 +112,22 @@ def cached(key: Mapping[str, object], suffix: str, make: Callable[[Path], object
     """Return the cached file of ``key``; ``make(path)`` creates it if missing.
 
     ``make`` writes to a temporary file that is renamed when complete. So processes that build the same file at once, or
-    die, never expose a partial file.
+    die, never expose a partial file. A thread waits for another that builds it.
 
     Raises:
         ConfigError: The cache folder cannot be created or written.
     """
     path = entry(key, suffix)
-    if not os.path.exists(path):  # unlike `Path.exists`, False if the folder is unreadable
-        require_writable()
-        with replacing(path) as unfinished:
-            make(unfinished)
+    if os.path.exists(path):  # unlike `Path.exists`, False if the folder is unreadable
+        return path
+    require_writable()
+    with _building.setdefault(path, threading.Lock()):
+        if not os.path.exists(path):
+            with replacing(path) as unfinished:
+                make(unfinished)
     return path
+
+
+_building: Final[dict[Path, threading.Lock]] = {}
+"""Locks of files that a thread of this process builds."""
+os.register_at_fork(after_in_child=_building.clear)  # a child has no thread that would release them

@@ -118,6 +118,8 @@ MAX_DYNAMIC_SHARED_BYTES: Final = 8
 """CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES of the driver."""
 MAX_SHARED_BYTES_OPTIN: Final = 97
 """CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN of the driver."""
+CAPABILITY: Final = (75, 76)
+"""CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR of the driver."""
 Grid = tuple[int, int, int]
 
 
@@ -133,9 +135,18 @@ class CudaProgram:
     def __init__(
         self, source: Path, constants: Mapping[str, Constant], shared_bytes: Mapping[str, int] | None = None
     ) -> None:
-        self._source, self._constants, self._shared_bytes = source, constants, shared_bytes or {}
+        self.source, self._constants, self._shared_bytes = source, constants, shared_bytes or {}
         self._kernels: dict[str, _Kernel] = {}
         self._lock = threading.Lock()
+
+    def build(self, index: int) -> Path:
+        """Compile for a GPU into the cache; needs no torch, and any thread may call it.
+
+        Raises:
+            CompileError: The source does not compile.
+        """
+        major, minor = (_attribute(each, index) for each in CAPABILITY)
+        return cuda_c.compile_cubin(self.source, self._constants, f"sm_{major}{minor}")
 
     def load(self) -> None:
         """Compile for torch's current GPU, cached, and load; any thread may call it.
@@ -147,9 +158,8 @@ class CudaProgram:
             if self._kernels:
                 return
             _enter_context()
-            major, minor = torch.cuda.get_device_capability()
-            library = _library(cuda_c.compile_cubin(self._source, self._constants, f"sm_{major}{minor}"))
-            for name, signature in cuda_c.declared(self._source, self._constants).items():
+            library = _library(self.build(torch.cuda.current_device()))
+            for name, signature in cuda_c.declared(self.source, self._constants).items():
                 self._kernels[name] = _Kernel(library, signature, self._shared_bytes.get(name, 0))
 
     def launch(self, name: str, grid: Grid, **arguments: torch.Tensor | float | None) -> None:
@@ -165,10 +175,15 @@ class CudaProgram:
 @functools.cache
 def _most_shared_bytes() -> int:
     """Return the most shared memory of a block on torch's current GPU."""
-    n_bytes = ctypes.c_int()
+    return _attribute(MAX_SHARED_BYTES_OPTIN, torch.cuda.current_device())
+
+
+def _attribute(number: int, index: int) -> int:
+    """Return an attribute of a GPU, by the driver's number."""
+    value = ctypes.c_int()
     _call("cuInit", 0)
-    _call("cuDeviceGetAttribute", ctypes.byref(n_bytes), MAX_SHARED_BYTES_OPTIN, torch.cuda.current_device())
-    return n_bytes.value
+    _call("cuDeviceGetAttribute", ctypes.byref(value), number, index)
+    return value.value
 
 
 class _Kernel:

@@ -9,19 +9,23 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import torch
 import typer
 
 from warpdrive_min.backends import BACKENDS
 from warpdrive_min.backends.numba_cuda import simulated
 from warpdrive_min.environment import Environment, supports
 from warpdrive_min.errors import BackendUnavailable, ConfigError, WarpDriveError, known, require
-from warpdrive_min.lazy import ImportedTable
+from warpdrive_min.lazy import ImportedTable, LazyModule
 from warpdrive_min.packages import is_class_path
 from warpdrive_min.registrar import load_class
 from warpdrive_min.terminal import Console, OutputError, echo, error_line
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = LazyModule("torch", globals())
 
 PREFERRED: Final = ("pycuda", "numba", "host", "cpu")
 """Backends in order of preference; the first available one is used."""

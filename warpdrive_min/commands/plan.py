@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from warpdrive_min.commands.environments import (
     environment_class,
@@ -16,11 +16,18 @@ from warpdrive_min.commands.environments import (
     run_config_path,
 )
 from warpdrive_min.errors import CheckpointError, require
+from warpdrive_min.lazy import LazyModule
 from warpdrive_min.processes import is_rank
 from warpdrive_min.training.config import RunConfig
-from warpdrive_min.training.loop import checkpoint
-from warpdrive_min.training.record.trained import find_checkpoint
-from warpdrive_min.training.run_folder import runs_of
+
+if TYPE_CHECKING:
+    from warpdrive_min.training import run_folder
+    from warpdrive_min.training.loop import checkpoint
+    from warpdrive_min.training.record import trained
+else:  # for a resumed run only: they import torch
+    checkpoint = LazyModule("warpdrive_min.training.loop.checkpoint", globals(), "checkpoint")
+    run_folder = LazyModule("warpdrive_min.training.run_folder", globals(), "run_folder")
+    trained = LazyModule("warpdrive_min.training.record.trained", globals(), "trained")
 
 LATEST: Final = "latest"
 PROGRAM: Final = "python -m warpdrive_min"
@@ -62,7 +69,7 @@ def make_plan(
         WarpDriveError: An argument breaks a rule, or a file cannot be used.
     """
     name = None if env is None else given_environment(env, "train.env")
-    found = None if resume in (None, LATEST) else find_checkpoint(resume)
+    found = None if resume in (None, LATEST) else trained.find_checkpoint(resume)
     if config is not None:
         if name is not None and str(config) == config.stem and not config.exists():
             config = run_config_path(name, config.stem)
@@ -112,7 +119,7 @@ def with_settings(run: RunConfig, given: Mapping[str, Any]) -> RunConfig:
 
 def _latest(run: RunConfig, results_dir: str | None) -> Path:
     """Return the latest checkpoint of the run that saved most recently."""
-    runs = runs_of(run)
+    runs = run_folder.runs_of(run)
     folders = [runs / results_dir / checkpoint.FOLDER] if results_dir else runs.glob(f"*/{checkpoint.FOLDER}")
     existing = [folder for folder in folders if folder.is_dir()]
     for folder in sorted(existing, key=lambda folder: folder.stat().st_mtime, reverse=True):

@@ -17,7 +17,6 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, cast
 
 import numpy as np
-import torch
 from pydantic import (
     AfterValidator,
     Field,
@@ -41,7 +40,13 @@ from warpdrive_min.config import (
     UnitFloat,
 )
 from warpdrive_min.errors import ConfigError, known, require
+from warpdrive_min.lazy import LazyModule
 from warpdrive_min.packages import install_command, optional_package
+
+if TYPE_CHECKING:
+    import torch
+else:  # a run config is read without its import, which takes seconds
+    torch = LazyModule("torch", globals())
 
 Algorithm = Literal["A2C", "PPO", "DDPG"]
 Activation = Literal["relu", "tanh", "elu", "silu", "gelu"]

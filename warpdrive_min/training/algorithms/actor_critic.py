@@ -22,10 +22,11 @@ from warpdrive_min.training.config import TrainerConfig, precision
 from warpdrive_min.training.loop.policies import PolicyGroup
 from warpdrive_min.training.loop.rollout import RolloutBuffer
 from warpdrive_min.training.paths import early
+from warpdrive_min.training.paths.constants import N_TERMS
 from warpdrive_min.training.paths.exact.exact import Exact
 from warpdrive_min.training.paths.facts import Facts
 from warpdrive_min.training.paths.fused import loss as fused_loss
-from warpdrive_min.training.paths.fused.loss import N_TERMS, Learned, Learning, LossRule, Minibatch
+from warpdrive_min.training.paths.fused.loss import Learned, Learning, LossRule, Minibatch
 from warpdrive_min.training.paths.fused.rows import take
 from warpdrive_min.training.paths.table import LOSS_KERNEL, Update
 from warpdrive_min.training.paths.triton.columns import split

@@ -3,36 +3,43 @@
 from __future__ import annotations
 
 import functools
-import os
-import re
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable
 from contextlib import suppress
 from threading import Thread
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from warpdrive_min.backends import BACKENDS, numba_server
-from warpdrive_min.errors import WarpDriveError
+import numpy as np
 
-_BACKEND: Final = re.compile(r"(?:--backend|trainer\.env_backend)[ =]['\"]?(\w+)")
-_RANKS: Final = re.compile(r" (?:--gpus\b|-[a-z]*n ?\d|\S*\bnum_gpus\b)")
+from warpdrive_min.constants import Constants
+from warpdrive_min.training.actions import ActionSpace
+from warpdrive_min.training.config import ModelConfig, RunConfig
+from warpdrive_min.training.paths import constants
+from warpdrive_min.training.paths.facts import Facts, Layers, first_reason, two_layers
+
+if TYPE_CHECKING:
+    from warpdrive_min.backends.base import Backend, Program
+    from warpdrive_min.environment import Environment
+
 _threads: Final[list[Thread]] = []
 _releases: Final[list[Callable[[], None]]] = []
 """Functions that release the GPU."""
 
 
-def start(words: Sequence[str]) -> None:
-    """Start what a command will need; its words are not checked yet."""
-    if words[:1] != ["train"] or {"--help", "--explain"} & set(words):
-        return
-    text, rank = " ".join(words), os.environ.get("LOCAL_RANK")
-    chosen = _BACKEND.findall(text)[-1:]
-    if chosen in (["host"], ["cpu"]) or (rank is None and _RANKS.search(text)):
-        return  # there is no GPU, or each rank starts its own
-    backend: Any = BACKENDS["numba" if chosen == ["numba"] else "pycuda"]
-    _run(lambda: _releases.append(backend.start(int(rank or 0))))
-    if chosen == ["numba"]:
-        with suppress(WarpDriveError):  # the command reports it
-            numba_server.start()
+def run(prepare: Callable[[], object]) -> None:
+    """Call a function in a thread; its errors are ignored, as a later use reports them."""
+
+    def attempt() -> None:
+        with suppress(Exception):
+            prepare()
+
+    _threads.append(Thread(target=attempt, daemon=True))
+    _threads[-1].start()
+
+
+def start_gpu(backend: Any, index: int) -> None:
+    """Create the context of a GPU, in a thread."""
+    run(lambda: _releases.append(backend.start(index)))
 
 
 def release() -> None:
@@ -42,28 +49,52 @@ def release() -> None:
         _releases.pop()()
 
 
-@functools.cache
-def prepare_triton() -> None:
-    """Start preparations of Triton in a thread, once.
-
-    Only runs that learn by Triton need them; during torch's import they would delay it.
-    """
-    _run(_prepare_triton)
-
-
 def wait() -> None:
     """Wait for the end of the preparations."""
     for thread in _threads:
         thread.join()
 
 
-def _run(prepare: Callable[[], object]) -> None:
-    def attempt() -> None:
-        with suppress(Exception):  # a later use reports it
-            prepare()
+def learning_program(config: RunConfig, env: Environment, backend: Backend) -> Program | None:
+    """Return the kernel that a run will learn with, which takes longest to compile; needs no torch.
 
-    _threads.append(Thread(target=attempt, daemon=True))
-    _threads[-1].start()
+    None if it is another one than that of "one pass, in CUDA C", or if the run has several policies.
+    """
+    trainer = config.trainer
+    if trainer.exact or trainer.precision == "bf16" or len(config.policy) > 1:
+        return None
+    (policy,) = config.policy.values()
+    model, agents = policy.model, list(env.action_space)
+    space = ActionSpace.of(env.action_space[agents[0]])
+    is_special = policy.centralised_critic is not None or env.own_columns is not None
+    if not policy.to_train or not isinstance(model, ModelConfig) or is_special or space.is_continuous:
+        return None
+    observed = env.get_tensor_dictionary().get(Constants.OBSERVATIONS)
+    if model.type != "fully_connected" or model.normalize_observations or observed is None:
+        return None
+    n_features = math.prod(np.shape(observed["data"])[1:])
+    layers = Layers(n_features, model.fc_dims, space.n_outputs, model.activation, model.shared)
+    if first_reason((two_layers, constants.fits), Facts(network=layers, n_types=space.n_types)) is not None:
+        return None
+    is_clipped = policy.algorithm == "PPO"
+    clipping = constants.Clipping(is_clipped, policy.value_clip if is_clipped else None)
+    given = {
+        "is_tanh": model.activation == "tanh",
+        "is_tf32": trainer.precision == "tf32",
+        "is_masked": env.masks_actions,
+    }
+    sizes = constants.Sizes.of(layers, space.n_types)
+    of_kernel = constants.learning_constants(sizes, space, clipping, n_agents=len(agents), **given)
+    return constants.learning_program(backend, sizes, of_kernel)
+
+
+@functools.cache
+def prepare_triton() -> None:
+    """Start preparations of Triton in a thread, once.
+
+    Only runs that learn by Triton need them; during torch's import they would delay it.
+    """
+    run(_prepare_triton)
 
 
 def _prepare_triton() -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from warpdrive_min.backends import get
+from warpdrive_min.training.paths import constants
 from warpdrive_min.training.paths.available import cpp, cuda_c, triton
 from warpdrive_min.training.paths.cuda_c import gated, matrix_units
 from warpdrive_min.training.paths.exact import learning as exact_learning
@@ -312,7 +313,7 @@ def _adam_in_cpp(_: Facts, **given: Any) -> Launch:
 
 # ------------------------------------------------------------------ the table
 
-IN_CUDA_C: Final = (NOT_EXACT, cuda_c, NOT_BF16, OWN_ROWS, DISCRETE, two_layers, matrix_units.fits)
+IN_CUDA_C: Final = (NOT_EXACT, cuda_c, NOT_BF16, OWN_ROWS, DISCRETE, two_layers, constants.fits)
 """Rules of the kernels in CUDA C for small networks."""
 GATED: Final = (NOT_EXACT, cuda_c, NOT_BF16, OWN_ROWS, DISCRETE, gated.one_layer, gated.fits)
 """Rules of the kernels in CUDA C for gated recurrent units."""

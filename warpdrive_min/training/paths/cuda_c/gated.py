@@ -13,14 +13,10 @@ import torch
 from warpdrive_min.function_manager import KERNELS
 from warpdrive_min.perceptron import ACTIVATIONS
 from warpdrive_min.training.config import present
-from warpdrive_min.training.paths.cuda_c.one_pass import (
-    OnePass,
-    constants_of_launch,
-    constants_of_loss,
-    processors,
-)
+from warpdrive_min.training.paths.constants import N_TERMS, constants_of_launch, constants_of_loss
+from warpdrive_min.training.paths.cuda_c.one_pass import OnePass, processors
 from warpdrive_min.training.paths.facts import Facts, misfit, rule
-from warpdrive_min.training.paths.fused.loss import N_TERMS, Learned
+from warpdrive_min.training.paths.fused.loss import Learned
 from warpdrive_min.training.paths.fused.network import offset_of
 from warpdrive_min.training.paths.triton.launch import compiled_ahead
 
@@ -256,7 +252,7 @@ class Learning(OnePass):
         is_shared = network.policy[0] is network.value[0]
         sizes = Sizes.of(network.policy, n_types=space.n_types, is_shared=is_shared)
         given: dict[str, Any] = {"is_tanh": network.is_tanh, "is_tf32": precision == "tf32", "n_agents": n_agents}
-        of_loss = constants_of_loss(space, rule, is_masked=rollout["masks"] is not None)
+        of_loss = constants_of_loss(space, rule.clipping, is_masked=rollout["masks"] is not None)
         of_kernel = sizes.constants(learns=True, **given) | of_loss
         n_bytes = {"learn": sizes.n_bytes(learns=True)}
         n, n_networks = n_rows // length * n_agents, 1 if is_shared else 2

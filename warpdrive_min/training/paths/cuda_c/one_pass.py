@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import torch
 
-from warpdrive_min.training.paths.fused.loss import N_TERMS, Learned, LossRule, Rows
+from warpdrive_min.training.paths.constants import N_TERMS
+from warpdrive_min.training.paths.fused.loss import Learned, Rows
 from warpdrive_min.training.paths.triton.launch import compiled_ahead
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from warpdrive_min.backends.base import Constant, Program
-    from warpdrive_min.training.actions import ActionSpace
+    from warpdrive_min.backends.base import Program
 
 Tensor = torch.Tensor
 
@@ -106,22 +106,6 @@ class OnePass:
             n_partial=self._n_blocks,
             n_parameters=n_columns - N_TERMS,
         )
-
-
-def constants_of_loss(space: ActionSpace, rule: LossRule, *, is_masked: bool) -> dict[str, Constant]:
-    """Return the constants of `loss.cuh`."""
-    return {
-        "SIZES": list(space.categories),
-        "MASKED": is_masked,
-        "IS_CLIPPED": rule.is_clipped,
-        "VALUE_CLIPPED": rule.value_clip is not None,
-        "VALUE_CLIP": float(rule.value_clip or 0),
-    }
-
-
-def constants_of_launch(n_warps: int) -> dict[str, Constant]:
-    """Return the constants of `core.cuh` for blocks of some warps."""
-    return {"THREADS": 32 * n_warps, "ENVS_PER_BLOCK": 1, "BLOCKS_PER_ENV": 1, "EXACT": False}
 
 
 def processors(device: torch.device) -> int:

@@ -15,10 +15,11 @@ import numpy as np
 import torch
 
 from warpdrive_min.perceptron import Packed, Perceptron, why_no_kernel
+from warpdrive_min.training.paths.constants import N_TERMS
 from warpdrive_min.training.paths.exact.exact import Exact, loss_constants
 from warpdrive_min.training.paths.exact.layers import SHARED_BYTES, THREADS, WIDEST, Indices, Layers, order
 from warpdrive_min.training.paths.facts import Facts, rule
-from warpdrive_min.training.paths.fused.loss import N_TERMS, Learned, Rows
+from warpdrive_min.training.paths.fused.loss import Learned, Rows
 from warpdrive_min.training.paths.fused.network import offset_of
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ import torch
 from warpdrive_min.backends import get
 from warpdrive_min.function_manager import LaunchShape
 from warpdrive_min.tracing import named
-from warpdrive_min.training.paths.fused.loss import N_TERMS, Learned, Rows
+from warpdrive_min.training.paths.constants import N_TERMS
+from warpdrive_min.training.paths.fused.loss import Learned, Rows
 from warpdrive_min.training.paths.fused.network import SIZES, Network, offset_of
 from warpdrive_min.training.paths.fused.shared import SharedRows
 

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import torch
 
+from warpdrive_min.training.paths.constants import N_TERMS
 from warpdrive_min.training.paths.facts import Facts, Layers, rule
 from warpdrive_min.training.paths.fused import narrow, shared
 from warpdrive_min.training.paths.fused.activations import in_kernels
-from warpdrive_min.training.paths.fused.loss import N_TERMS, Learned, Rows
+from warpdrive_min.training.paths.fused.loss import Learned, Rows
 from warpdrive_min.training.paths.fused.network import Network, offset_of
 from warpdrive_min.training.paths.fused.rows import take
 from warpdrive_min.training.paths.triton import sizes as triton_sizes

@@ -11,6 +11,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from warpdrive_min.errors import ConfigError
+from warpdrive_min.training.paths.constants import N_TERMS, Clipping
 from warpdrive_min.training.paths.triton.columns import parent_array
 from warpdrive_min.training.paths.triton.launch import launch
 from warpdrive_min.training.paths.triton.sizes import power_of_two
@@ -24,8 +25,6 @@ Evaluated = tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]
 
 EPSILON: Final = 1e-10
 """Added to a standard deviation, so that division by 0 stays finite."""
-N_TERMS: Final = 5
-"""Number of terms: policy, value, entropy, approximate KL, clipped rows."""
 MOST_ROWS: Final = 128
 """Largest number of rows per block."""
 MOST_UNROLLED: Final = 8
@@ -129,6 +128,11 @@ class LossRule(NamedTuple):
     """True for PPO's clipped surrogate as the policy's term, else A2C's."""
     value_clip: float | None
     """Clipping distance of a value from its old value; None: values are not clipped."""
+
+    @property
+    def clipping(self) -> Clipping:
+        """Return what kernels are compiled for."""
+        return Clipping(self.is_clipped, self.value_clip)
 
 
 class Learned(NamedTuple):

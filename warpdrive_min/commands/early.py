@@ -1,0 +1,64 @@
+"""What `train` starts before it imports torch: a GPU's context, and compilers."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
+
+from warpdrive_min.backends import BACKENDS, numba_server
+from warpdrive_min.commands.environments import make_environment, read_settings
+from warpdrive_min.commands.plan import make_plan
+from warpdrive_min.errors import WarpDriveError
+from warpdrive_min.training.paths import early
+
+
+def start(words: Sequence[str]) -> None:
+    """Start what a command will need; its words are not checked yet."""
+    if words[:1] != ["train"] or {"--help", "--explain"} & set(words):
+        return
+    try:
+        given, _ = _Parser().parse_known_args(words[1:])
+        settings = read_settings(given.set, "train.set")
+    except (argparse.ArgumentError, WarpDriveError):  # the command reports it
+        return
+    backend, rank = given.backend or settings.get("trainer.env_backend"), os.environ.get("LOCAL_RANK")
+    if backend not in (None, "pycuda", "numba") or (rank is None and (given.gpus or "trainer.num_gpus" in settings)):
+        return  # there is no GPU, or each rank starts its own
+    on_gpu: Any = BACKENDS[backend or "pycuda"]
+    early.start_gpu(on_gpu, int(rank or 0))
+    with suppress(Exception):  # the command reports it
+        if backend == "numba":
+            numba_server.start()
+        if not given.resume:
+            _compile(given, settings, on_gpu, int(rank or 0))
+
+
+def _compile(given: argparse.Namespace, settings: Mapping[str, Any], backend: Any, index: int) -> None:
+    plan = make_plan(given.env, given.config, settings, None, None)
+    env = make_environment(plan.env_name, plan.run_config.env, "train")
+    program = early.learning_program(plan.run_config, env, backend)
+    if program is not None:
+        early.run(partial(program.build, index))
+
+
+class _Parser(argparse.ArgumentParser):
+    """Reader of the few options that matter here."""
+
+    def __init__(self) -> None:
+        super().__init__(add_help=False, allow_abbrev=False, exit_on_error=False)
+        self.add_argument("--env", "-e")
+        self.add_argument("--config", type=Path)
+        self.add_argument("--set", action="append", default=[])
+        self.add_argument("--backend")
+        self.add_argument("--gpus", "-n", type=int)
+        self.add_argument("--resume")
+        self.add_argument("--quiet", "-q", action="store_true")  # may stand before others, as in -qn2
+
+    def error(self, message: str) -> NoReturn:
+        """Raise the error, which would end the process."""
+        raise argparse.ArgumentError(None, message)

@@ -1,0 +1,144 @@
+"""Sizes and compile-time constants of the kernels for small networks; needs no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from warpdrive_min.function_manager import KERNELS
+from warpdrive_min.training.paths.facts import Facts, Layers, rule
+
+if TYPE_CHECKING:
+    from warpdrive_min.backends.base import Backend, Constant, Program
+    from warpdrive_min.training.actions import ActionSpace
+
+N_TERMS: Final = 5
+"""Number of the loss's terms: policy, value, entropy, approximate KL, clipped rows."""
+WIDEST: Final = 64
+"""Largest number of units of a hidden layer."""
+MOST_SUMS: Final = 192
+"""Most sums of a lane, of its 255 registers; those of 64 and 64 units with up to 15 features are 191.
+
+With more, values spill to memory, and Triton's pass is as fast.
+"""
+WARPS: Final = 8
+ROWS: Final = 16
+"""Rows that a warp takes at a time."""
+
+
+class Sizes(NamedTuple):
+    """Sizes of a policy with two hidden layers, and its memory on the chip."""
+
+    n_features: int
+    n_first: int
+    n_second: int
+    n_outputs: int
+    n_types: int
+    is_shared: bool
+
+    @classmethod
+    def of(cls, layers: Layers, n_types: int) -> Sizes:
+        """Return the sizes of a perceptron that draws some types of actions."""
+        first, second = layers.hidden
+        return cls(layers.n_features, first, second, layers.n_outputs, n_types, layers.is_shared)
+
+    @property
+    def n_sums(self) -> int:
+        """Sums over rows that each lane of a warp keeps in registers."""
+        first, second, features, outputs = self._tiles
+        return 2 * first * second + 2 * first * features + 2 * second * outputs + second + 2 * outputs + N_TERMS
+
+    def n_bytes(self, *, learns: bool) -> int:
+        """Return the shared memory of a block, bytes; the kernels check it."""
+        first, second, features, outputs = self._tiles
+        weights, rows = 64 * first * (features + second), 2 * ROWS * (8 * features + 4) + ROWS * (8 * outputs + 4)
+        if not learns:
+            return 4 * (weights + 64 * second * outputs + 16 * second + 8 * outputs + WARPS * rows)
+        weights = 2 * weights + 192 * second * outputs + 16 * second + 8 * outputs
+        in_loop = weights + WARPS * (8 * ROWS * second + 2 * ROWS * (5 + self.n_types) + rows)
+        return 4 * max(in_loop, (WARPS + 1) // 2 * self.n_sums * 32)
+
+    def constants(self, *, learns: bool, is_tanh: bool, is_tf32: bool) -> dict[str, Constant]:
+        """Return the constants of `perceptron_tiles.cuh` and `core.cuh`."""
+        return {
+            **self.layers(is_tanh=is_tanh, is_tf32=is_tf32),
+            "N_TYPES": self.n_types,
+            "IS_SHARED": self.is_shared,
+            "LEARNS": learns,
+            "WARPS": WARPS,
+            "SHARED_BYTES": self.n_bytes(learns=learns),
+            "N_AGENTS": 1,
+            **constants_of_launch(WARPS),
+        }
+
+    def layers(self, *, is_tanh: bool, is_tf32: bool) -> dict[str, Constant]:
+        """Return the constants of the policy's layers, as for `episodes.cuh`."""
+        return {
+            "N_SEEN": self.n_features,
+            "HIDDEN1": self.n_first,
+            "HIDDEN2": self.n_second,
+            "N_OUTPUTS": self.n_outputs,
+            "IS_TANH": is_tanh,
+            "TF32": is_tf32,
+        }
+
+    @property
+    def _tiles(self) -> tuple[int, int, int, int]:
+        """Tiles of 8 units, in pairs, of features and of outputs."""
+        first, second = (2 * -(-n // 16) for n in (self.n_first, self.n_second))
+        return first, second, -(-(self.n_features + 1) // 8), -(-(self.n_outputs + self.is_shared) // 8)
+
+
+@rule(
+    f"up to {WIDEST} units, weights that fit into shared memory, and gradients into registers: with {WIDEST} and "
+    f"{WIDEST} units up to 15 features and 8 outputs, the value among them if layers are shared"
+)
+def fits(facts: Facts) -> str | None:
+    """Refuse layers that do not fit on the chip."""
+    layers = facts.layers
+    if max(layers.hidden) > WIDEST:
+        return f"needs up to {WIDEST} units (got {layers})"
+    sizes = Sizes.of(layers, facts.n_types)
+    if sizes.n_sums > MOST_SUMS:
+        return f"needs at most {MOST_SUMS} sums of gradients in a thread (got {sizes.n_sums} for {layers})"
+    if (needed := sizes.n_bytes(learns=True)) > facts.shared_bytes:
+        return f"needs {needed:,} bytes of a block's shared memory (the GPU has {facts.shared_bytes:,})"
+    return None
+
+
+def learning_program(backend: Backend, sizes: Sizes, constants: Mapping[str, Constant]) -> Program:
+    """Return the kernels of `learn.cu`."""
+    return backend.program(KERNELS / "learn.cu", constants, {"learn": sizes.n_bytes(learns=True)})
+
+
+class Clipping(NamedTuple):
+    """Clipped terms of the loss."""
+
+    is_clipped: bool
+    """True for PPO, False for A2C."""
+    value_clip: float | None
+    """As in `PolicyConfig`."""
+
+
+def learning_constants(
+    sizes: Sizes, space: ActionSpace, clipping: Clipping, *, n_agents: int, is_masked: bool, **given: bool
+) -> dict[str, Constant]:
+    """Return the constants of `learn.cuh`."""
+    of_loss = constants_of_loss(space, clipping, is_masked=is_masked)
+    return {**sizes.constants(learns=True, **given), **of_loss, "N_AGENTS": n_agents}
+
+
+def constants_of_loss(space: ActionSpace, clipping: Clipping, *, is_masked: bool) -> dict[str, Constant]:
+    """Return the constants of `loss.cuh`."""
+    return {
+        "SIZES": list(space.categories),
+        "MASKED": is_masked,
+        "IS_CLIPPED": clipping.is_clipped,
+        "VALUE_CLIPPED": clipping.value_clip is not None,
+        "VALUE_CLIP": float(clipping.value_clip or 0),
+    }
+
+
+def constants_of_launch(n_warps: int) -> dict[str, Constant]:
+    """Return the constants of `core.cuh` for blocks of some warps."""
+    return {"THREADS": 32 * n_warps, "ENVS_PER_BLOCK": 1, "BLOCKS_PER_ENV": 1, "EXACT": False}
