@@ -141,7 +141,7 @@ def test_kernels_that_must_be_are_or_say_why_not(tmp_path):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int32])
-@pytest.mark.parametrize("shape", [(50,), (50, 1), (50, 3), (50, 2, 5), (50, 200)])
+@pytest.mark.parametrize("shape", [(50,), (50, 1), (50, 3), (50, 2, 5), (50, 200), (50, 41, 30)])
 def test_take_gathers_rows(shape, dtype):
     """`take` gathers rows of any width, order and number."""
     array = torch.arange(torch.Size(shape).numel(), dtype=dtype, device=DEVICE).view(shape)

@@ -1,6 +1,6 @@
-"""Gather and scatter of short array rows.
+"""Gather and scatter of array rows.
 
-Torch is slow for them, because it uses one block of threads for each row.
+Torch is slower, most of all for short rows, because it uses one block of threads for each row.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from warpdrive_min.training.paths.triton.launch import launch
 from warpdrive_min.training.paths.triton.sizes import power_of_two
 
 WIDEST: Final = 128
-"""Largest row that the kernels move, in numbers."""
+"""Largest row that `move` moves, in numbers."""
 TILE: Final = 1_024
 """Numbers per block."""
 
@@ -23,13 +23,10 @@ def take(array: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
 
     Numbers have 4 bytes.
     """
-    width = array[0].numel()
-    if width > WIDEST:
-        return array.index_select(0, indices)
     from warpdrive_min.training.paths.triton import rows_kernels
 
     out = torch.empty(len(indices), *array.shape[1:], dtype=array.dtype, device=array.device)
-    grid, blocks = _cut(len(indices), width)
+    grid, blocks = _cut(len(indices), array[0].numel())
     launch(rows_kernels.take, grid)(array, indices, out, len(indices), **blocks)
     return out
 
@@ -63,8 +60,8 @@ def _is_whole(array: torch.Tensor) -> bool:
     return array[0, 0].is_contiguous() and array.stride(0) == array.shape[1] * array.stride(1)
 
 
-def _cut(n_rows: int, width: int) -> tuple[tuple[int], dict[str, Any]]:
+def _cut(n_rows: int, width: int) -> tuple[tuple[int, int], dict[str, Any]]:
     """Return a kernel's grid and block sizes."""
-    columns = power_of_two(width)
+    columns = min(power_of_two(width), TILE)
     rows = TILE // columns
-    return (-(-n_rows // rows),), {"WIDTH": width, "ROWS": rows, "COLUMNS": columns}
+    return (-(-n_rows // rows), -(-width // columns)), {"WIDTH": width, "ROWS": rows, "COLUMNS": columns}

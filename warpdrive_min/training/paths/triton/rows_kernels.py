@@ -1,4 +1,4 @@
-"""Triton kernels that gather and scatter short rows."""
+"""Triton kernels that gather and scatter rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def take(array, indices, out, n_rows, WIDTH: tl.constexpr, ROWS: tl.constexpr, C
     ``array`` is (..., WIDTH), and ``out`` is (n_rows, WIDTH).
     """
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    column = tl.arange(0, COLUMNS)
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     is_inside = (row < n_rows)[:, None] & (column < WIDTH)[None, :]
     source = tl.load(indices + row, row < n_rows, 0).to(tl.int64)
     numbers = tl.load(array + source[:, None] * WIDTH + column[None, :], is_inside)
