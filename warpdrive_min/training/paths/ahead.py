@@ -19,8 +19,8 @@ from warpdrive_min.training.paths.triton.launch import rehearsal
 
 PATIENCE_S: Final = 1.0
 """Wait after which the compilation is reported, s."""
-WORKERS: Final = 4
-"""Most kernels that compile at once; more would delay the slowest, as parts hold the interpreter's lock."""
+WORKERS: Final = 6
+"""Most kernels that compile at once; with many, parts that hold the interpreter's lock would delay the slowest."""
 
 
 @contextmanager
