@@ -114,7 +114,7 @@ def test_nothing_is_rehearsed_on_a_cpu():
     ],
 )
 def test_only_training_on_a_gpu_starts_early(words, started, monkeypatch, nothing_started):
-    """`train` starts what its words name, and waits for it; wrong words are left to the command."""
+    """`train` starts what its words name; it leaves wrong words to the command."""
     calls = []
     monkeypatch.setattr(GpuBackend, "start", lambda _, index: calls.append(f"GPU {index}"))
     monkeypatch.setattr(CudaProgram, "build", lambda self, index: calls.append(f"{self.source.name} for GPU {index}"))

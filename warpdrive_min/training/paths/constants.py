@@ -1,4 +1,4 @@
-"""Sizes and compile-time constants of the kernels for small networks; needs no torch."""
+"""Sizes and constants of the kernels for small networks; imports no torch."""
 
 from __future__ import annotations
 

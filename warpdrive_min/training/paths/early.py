@@ -27,7 +27,7 @@ _releases: Final[list[Callable[[], None]]] = []
 
 
 def run(prepare: Callable[[], object]) -> None:
-    """Call a function in a thread; its errors are ignored, as a later use reports them."""
+    """Call a function in a thread; a later use reports its error."""
 
     def attempt() -> None:
         with suppress(Exception):
@@ -56,9 +56,10 @@ def wait() -> None:
 
 
 def learning_program(config: RunConfig, env: Environment, backend: Backend) -> Program | None:
-    """Return the kernel that a run will learn with, which takes longest to compile; needs no torch.
+    """Return the kernel that a run will learn with; imports no torch.
 
-    None if it is another one than that of "one pass, in CUDA C", or if the run has several policies.
+    It takes longest to compile. None if it is another one than that of "one pass, in CUDA C", or if the run has several
+    policies.
     """
     trainer = config.trainer
     if trainer.exact or trainer.precision == "bf16" or len(config.policy) > 1:
