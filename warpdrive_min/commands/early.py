@@ -1,4 +1,4 @@
-"""What `train` starts before it imports torch: a GPU's context, and compilers."""
+"""Start of a GPU's context and of compilers, before `train` imports torch."""
 
 from __future__ import annotations
 
