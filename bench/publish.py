@@ -369,7 +369,7 @@ def finish(publication: Publication, manifest: Manifest) -> Manifest:
     absent = {f"backend {name}": str(state) for name, state in availability().items() if not state.available}
     cards = {str(record.machine.get("gpu_uuid_hash")) for record in records if record.machine.get("gpu_uuid_hash")}
     outcomes = {
-        status: {name_of(record): str(record.reason) for record in records if record.status == status}
+        status: {name_of(each): search.failure_reason(each, records) for each in records if each.status == status}
         for status in ("skipped", "failed")
     }
     finished = manifest.model_copy(
@@ -447,15 +447,26 @@ def run_search(publication: Publication) -> Iterator[str]:
 
 
 def run_peers(publication: Publication) -> Iterator[str]:
-    """Measure points of peers without evidence, interleaved with ours."""
+    """Measure points of peers without evidence, interleaved with ours.
+
+    After failed checks another pass measures the next fastest variants.
+    """
     wanted, run = _peers(publication)
-    wanted = search.after_search(wanted, run, publication.searches)
-    todo = unfinished(wanted, publication.records(), publication.comparisons())
-    measured = (each for of_peer in by_peer(todo) for each in sides.measure_each(of_peer, run, publication.at_once))
-    for index, (job, records, comparison) in enumerate(measured, start=1):
-        theirs = search.if_not_slowed(job, records[0], run, publication.searches)
-        publication.add([theirs, *records[1:]], comparison if theirs is records[0] else None)
-        yield f"{index}/{len(todo)} {point_name(job.case, job.point)}: {theirs.status}"
+    tried: list[PeerJob] = []
+    while todo := [job for job in _unfinished_peers(publication, wanted, run) if job not in tried]:
+        tried += todo
+        measured = (each for of_peer in by_peer(todo) for each in sides.measure_each(of_peer, run, publication.at_once))
+        for index, (job, records, comparison) in enumerate(measured, start=1):
+            theirs = search.if_not_slowed(job, records[0], run, publication.searches)
+            publication.add([theirs, *records[1:]], comparison if theirs is records[0] else None)
+            yield f"{index}/{len(todo)} {point_name(job.case, job.point)}: {theirs.status}"
+
+
+def _unfinished_peers(publication: Publication, wanted: Sequence[PeerJob], run: sides.Run) -> list[PeerJob]:
+    """Return the points of peers that the set's records still lack."""
+    records = publication.records()
+    chosen = search.after_search(wanted, run, publication.searches, records)
+    return unfinished(chosen, records, publication.comparisons())
 
 
 def by_peer(wanted: Sequence[PeerJob]) -> list[list[PeerJob]]:

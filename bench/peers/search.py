@@ -16,8 +16,9 @@ from ..judge.evidence import key, point_key, speed_of
 from ..process.interleaved import Limit
 from ..process.sweep import read_existing
 from ..process.worker import WorkerError
+from ..show.records import axes_except
 from .catalogue import Peer, PeerJob
-from .sides import Run, measure_each, versions
+from .sides import FAILED_CHECK, Run, measure_each, versions
 
 SEARCHES: Final = RESULTS / "searches"
 """Folder of searches, a file for each kind of machine; older ones are in the archive."""
@@ -52,21 +53,45 @@ def _due(group: Sequence[PeerJob], run: Run, files: Sequence[Path]) -> list[Peer
     return _lacking([job for job in group if job.axes["variant"] in near], here)
 
 
-def after_search(jobs: Sequence[PeerJob], run: Run, files: Sequence[Path]) -> list[PeerJob]:
+def after_search(
+    jobs: Sequence[PeerJob], run: Run, files: Sequence[Path], records: Sequence[Record] = ()
+) -> list[PeerJob]:
     """Return the points to measure in full: of searched ones the fastest variants.
 
     A point whose variants cannot be measured keeps one, whose record has the reason.
+
+    Args:
+        jobs: The points.
+        run: Settings.
+        files: Files of the searches.
+        records: Records of the set. Variants that failed their check there do not count.
     """
     chosen: list[PeerJob] = []
+    failed = {key(each) for each in records if FAILED_CHECK in each.notes}
     for group in groups(jobs):
         if not is_searched(group):
             chosen += group
             continue
         of = _versions(group[0], run)
         found = _found(group, of, run, files) if of else []
-        best = [] if _lacking(group, found) else _fastest(found)
-        chosen += [job for job in group if job.axes["variant"] in best] or [group[0]]
+        measured = [] if _lacking(group, found) else [each for each in found if each.is_evidence]
+        best = _fastest([each for each in measured if key(each) not in failed])
+        chosen += [job for job in group if job.axes["variant"] in best] if measured else [group[0]]
     return chosen
+
+
+def failure_reason(record: Record, records: Sequence[Record]) -> str:
+    """Return why a point failed, and the variant that tables show instead.
+
+    Args:
+        record: Record of the point.
+        records: Records of the set.
+    """
+    point = axes_except(record, "variant")
+    passed = [each for each in records if each.is_evidence and axes_except(each, "variant") == point]
+    if FAILED_CHECK not in record.notes or not passed:
+        return str(record.reason)
+    return f"{record.reason}; fastest variant that passed: {max(passed, key=speed_of).point['variant']}"
 
 
 def if_not_slowed(job: PeerJob, record: Record, run: Run, files: Sequence[Path]) -> Record:

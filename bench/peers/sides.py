@@ -38,6 +38,10 @@ if TYPE_CHECKING:
     from .catalogue import PeerJob
 
 TAKEN: Final = "in turns with ours"
+FAILED_CHECK: Final = "failed_check"
+"""Note of a record whose peer failed its check."""
+WRONG: Final = ArithmeticError.__name__
+"""Kind of error of a failed check, see `Check.require`."""
 PROGRAM: Final = Path(__file__).with_name("worker.py")
 ALONE: Final = {"PYTHONSAFEPATH": "1", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 """Environment variables of a peer: without our path and JAX's preallocation."""
@@ -49,6 +53,10 @@ EAGER_BLOCK_S: Final = 0.15
 """Time for sampling a block of an eager peer, s.
 
 Other processes on the host slow its Python loop for milliseconds to seconds."""
+
+
+class WrongResultError(WorkerError):
+    """A peer's result failed its check."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -146,6 +154,7 @@ def _unmeasured(job: PeerJob, run: Run, error: WorkerError) -> Record:
         run.context,
         started=StartTime(),
         reason=str(error),
+        seen=Measurement(notes={FAILED_CHECK: True} if isinstance(error, WrongResultError) else {}),
         status="skipped" if error.kind == "Skip" else "failed",
         taken=TAKEN,
         command=_command(job, run),
@@ -247,6 +256,28 @@ def _repeated(job: PeerJob, run: Run) -> Record:
 # ------------------------------------------------------------------ the peer's process
 
 
+class PeerServer(Server):
+    """Server of a peer's case.
+
+    Args:
+        name: Name of the peer.
+        case: Its case.
+    """
+
+    def __init__(self, name: str, case: Case) -> None:
+        super().__init__({case.name: case})
+        self._name = name
+
+    def ask(self, method: str, **arguments: Any) -> Message:
+        """Answer a request; raises WorkerError, for a failed check WrongResultError."""
+        try:
+            return super().ask(method, **arguments)
+        except WorkerError as error:
+            if error.kind != WRONG:
+                raise
+            raise WrongResultError("Died", f"{self._name}: {error.message}") from error
+
+
 @contextmanager
 def _serving(job: PeerJob, run: Run) -> Iterator[Server]:
     """Yield a server whose one case runs in a peer's process, or starts several."""
@@ -265,7 +296,7 @@ def _serving(job: PeerJob, run: Run) -> Iterator[Server]:
             points=job.peer.points,
             setup=setup,
         )
-        yield Server({case.name: case})
+        yield PeerServer(job.peer.name, case)
 
 
 def started(job: PeerJob, run: Run, variables: Mapping[str, str] | None = None) -> Worker:
@@ -284,7 +315,11 @@ def started(job: PeerJob, run: Run, variables: Mapping[str, str] | None = None) 
 
 
 def ask(job: PeerJob, peer: Worker, method: str, **arguments: Any) -> Message:
-    """Ask a peer; raises WorkerError with its name, "Skip" if missing."""
+    """Ask a peer; raises WorkerError with its name, "Skip" if missing.
+
+    Raises:
+        WrongResultError: Its adapter found a wrong result.
+    """
     try:
         return peer.ask(method, **arguments)
     except WorkerError as error:
@@ -293,7 +328,8 @@ def ask(job: PeerJob, peer: Worker, method: str, **arguments: Any) -> Message:
             raise WorkerError("Skip", why) from error
         if error.kind == "Died":
             raise
-        raise WorkerError("Died", f"{job.peer.name}: {error.kind} at {method}: {error.message}") from error
+        kind = WrongResultError if error.kind == WRONG else WorkerError
+        raise kind("Died", f"{job.peer.name}: {error.kind} at {method}: {error.message}") from error
 
 
 class PeerStopwatch:

@@ -494,7 +494,8 @@ def test_wrong_step_of_a_peer_fails_its_point(fakes):
     )
     (record,) = records_of(smoke("gymnax"))
     assert record.status == "failed"
-    assert "before the timing, against NumPy" in record.reason
+    assert record.reason.startswith("gymnax: before the timing, against NumPy")
+    assert record.notes == {"failed_check": True}
 
 
 @pytest.mark.parametrize(
@@ -618,6 +619,10 @@ def test_fastest_variant_is_searched_once_per_version_and_kind_of_card(monkeypat
     rates["scan-8"] = 50.0
     latest = replace(run, context=replace(run.context, git={"sha": "latest"}))
     assert searching(latest) == ["scan-4", "scan-8"], "one was the fastest, the other had a slow round"
+    (failed,) = (record(case=job.case, point=job.point) for job in jobs if job.axes["variant"] == "scan-4")
+    failed = failed.model_copy(update={"status": "failed", "notes": {"failed_check": True}})
+    (left,) = search.after_search(jobs, latest, [file], [failed])
+    assert left.axes["variant"] == "scan-8", "a variant that failed its check is neither"
     elsewhere = replace(run, context=replace(run.context, machine={**run.context.machine, "gpu": "NVIDIA B200"}))
     assert search.after_search(jobs, elsewhere, [file]) == jobs[:1], "not searched on that card"
     found = {"gymnax": "1.1"}
@@ -710,11 +715,25 @@ def test_jaxmarl_plays_another_game_in_our_sizes(fakes):
     assert theirs.correctness.before.detail.startswith("another game: all 4 environments moved on")
 
 
+def test_our_wrong_result_is_no_failed_check_of_the_peer(fakes):
+    """Another variant of the peer would not help."""
+    fakes("gymnax", {"jax/__init__.py": JAX_FAKE, "gymnax/__init__.py": GYMNAX_FAKE})
+
+    def wrong(point):
+        return replace(our_setup(point), check=lambda: Check(passed=False, max_error=1.0))
+
+    run = replace(a_run(), ours=lambda: contextlib.nullcontext(Server({"env_step": replace(OURS, setup=wrong)})))
+    (failed,) = records_of(smoke("gymnax", "step"), run)
+    assert (failed.status, failed.notes) == ("failed", {})
+    assert "before the timing" in failed.reason
+
+
 def test_jaxmarl_whose_clocks_stand_still_is_wrong(fakes):
     """JaxMARL environments with constant clocks fail the check."""
     fakes("jaxmarl", {"jax/__init__.py": JAX_FAKE, "jaxmarl/__init__.py": JAXMARL_FAKE.replace("STEP", "0")})
     (record,) = records_of(smoke("jaxmarl", "scan"))
     assert "jaxmarl: ArithmeticError at trace: of 4 environments 0 moved on by a step" in record.reason
+    assert record.notes == {"failed_check": True}
 
 
 def test_purejaxrl_trains_in_the_sizes_of_the_point(fakes):
@@ -896,7 +915,9 @@ def test_purejaxrl_is_timed_from_the_start_of_its_process(fakes, monkeypatch, th
     ((_, (theirs, *mine), comparison),) = measure_each([job], run)
     assert (theirs.case, theirs.scope, theirs.status) == ("peer_solution", "startup", status), theirs.reason
     if status == "failed":
+        assert theirs.reason.startswith("purejaxrl-learning: after the timing, against none: the peer's own account: ")
         assert "runs missed a mean return of 501" in theirs.reason
+        assert theirs.notes == {"failed_check": True}
         return
     assert comparison is not None
     assert mine[0].samples_ns == [3e9, 4e9]

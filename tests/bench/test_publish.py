@@ -15,10 +15,13 @@ from bench import publish
 from bench.core import case, machine
 from bench.core.errors import Code
 from bench.core.point import Point, matches, point_name
-from bench.core.record import ALONE, Context, read_all, read_comparisons
+from bench.core.record import ALONE, Comparison, Context, append, read_all, read_comparisons
 from bench.doctor import Finding
 from bench.judge.evidence import name_of
+from bench.peers import search, sides
+from bench.peers.command import chosen
 from bench.process import interleaved, local
+from bench.process.worker import WorkerError
 from bench.show import sets
 from bench.show.sets import (
     COMPARISONS,
@@ -32,8 +35,9 @@ from bench.show.sets import (
     read_manifest,
     verify,
 )
+from bench.show.views.overview import overview
 from bench.workloads import cases
-from tests.bench.builders import bench
+from tests.bench.builders import bench, metric, record
 
 SMOKE = ["case=env_step", "env=cartpole", "backend=cpu", "backend=host"]
 CLEAN = {"sha": "0123456789abcdef", "dirty": False, "diff_hash": None}
@@ -279,6 +283,100 @@ def test_set_of_chosen_points_hides_no_set_of_all(here, monkeypatch, tmp_path):
     here("--where", "backend=host")
     (later,) = set((tmp_path / "sets").iterdir()) - {chosen}
     assert set(newest_sets(tmp_path)) == {chosen, later}
+
+
+@pytest.fixture
+def peers_here(here, monkeypatch, tmp_path):
+    """Return a function that publishes a searched peer; it returns what it measured.
+
+    Its variants take 10 s, 11 s, ... to a solution; some fail, with or without a failed check.
+    """
+    jobs = next(each for each in search.groups(chosen("paper", ["cleanrl"], [])) if search.is_searched(each))
+    variants, versions, measured = [job.axes["variant"] for job in jobs], {"cleanrl": "1.0"}, list[str]()
+    kind = machine.kind(Context.here("smoke").machine)
+
+    def solved(job, run_id="search"):
+        seconds = 10.0 + variants.index(job.axes["variant"])
+        fields = {
+            "run_id": run_id,
+            "preset": "smoke",
+            "scope": "startup",
+            "machine": Context.here("smoke").machine,
+            "taken": sides.TAKEN,
+            "metrics": {"total_s": metric(seconds), "ours_total_s": metric(1.0), "ours_over_peer": metric(seconds)},
+            "notes": {"ours": {"case": "", "point": {}}, "version": "1.0", "versions": versions, "samples_s": {}},
+        }
+        return record(case=job.case, point=job.point, **fields)
+
+    for job in jobs:
+        append(tmp_path / "searches" / f"{kind}.jsonl", solved(job))
+    monkeypatch.setattr(publish, "chosen", lambda *_: jobs)
+    monkeypatch.setattr(search, "versions", lambda job, run: versions)
+
+    def run(failed: dict[str, bool], *more: str, exits: int = 1) -> list[str]:
+        def measure_each(todo, run, at_once):
+            for job in todo:
+                variant = job.axes["variant"]
+                measured.append(variant)
+                if variant in failed:
+                    kind = sides.WrongResultError if failed[variant] else WorkerError
+                    yield job, [sides._unmeasured(job, run, kind("Died", "out of luck"))], None
+                else:
+                    theirs, mine = solved(job, run.context.run_id), record(1.0, run_id=run.context.run_id)
+                    yield job, [theirs, mine], Comparison.of(mine, theirs, [[1.0], [2.0]])
+                run.after_batch()
+
+        monkeypatch.setattr(sides, "measure_each", measure_each)
+        measured.clear()
+        skipped = [word for step in ("sweep", "pairs", "search", "figures") for word in ("--skip", step)]
+        here(*skipped, *more, exits=exits)
+        return list(measured)
+
+    run.variants = variants
+    return run
+
+
+def failures_in(tmp_path) -> dict[str, str]:
+    """Return the reason of each failed variant in the manifest."""
+    failed = read_manifest(folder_in(tmp_path)).failed
+    return {re.search(r"variant=([\w-]+)", name)[1]: reason for name, reason in failed.items()}
+
+
+def test_next_fastest_variant_is_measured_if_the_fastest_fails_its_check(peers_here, tmp_path):
+    """The manifest names both, and tables show the one that passed."""
+    first, second, third, *_ = peers_here.variants
+    wrong = {first: True, second: True}
+    assert peers_here(wrong) == [first, second, third]
+    reason = f"out of luck; fastest variant that passed: {third}"
+    assert failures_in(tmp_path) == {first: reason, second: reason}
+    (line,) = overview(read_all([folder_in(tmp_path) / RECORDS])).rows
+    assert line.software == f"12 s: cleanrl 1.0, {third}"
+    assert peers_here(wrong) == [], "no failed variant is tried again"
+    assert failures_in(tmp_path) == {first: reason, second: reason}
+
+
+def test_set_that_continues_measures_the_next_fastest_variant(peers_here):
+    """A variant whose check failed before the set was stopped is not tried again."""
+    first, second, *_ = peers_here.variants
+    assert peers_here({first: True}, "--until-s", "0", exits=Code.UNFINISHED) == [first]
+    assert peers_here({first: True}) == [second]
+
+
+def test_no_variant_is_tried_twice_if_all_fail_their_checks(peers_here, tmp_path):
+    """Their reasons name no other variant."""
+    wrong = dict.fromkeys(peers_here.variants, True)
+    assert peers_here(wrong) == peers_here.variants
+    assert peers_here(wrong) == []
+    assert failures_in(tmp_path) == dict.fromkeys(peers_here.variants, "out of luck")
+
+
+def test_variant_that_failed_without_a_check_is_tried_again(peers_here, tmp_path):
+    """A process that died does not disqualify the fastest variant."""
+    first, *_ = peers_here.variants
+    assert peers_here({first: False}) == [first]
+    assert failures_in(tmp_path) == {first: "out of luck"}
+    assert peers_here({}, exits=0) == [first]
+    assert failures_in(tmp_path) == {}
 
 
 @pytest.mark.parametrize("how", ["changed", "missing", "added"])
