@@ -8,9 +8,11 @@ from warpdrive_min.stopping import clean_up_on_signal, quick_exit, stoppable
 with quick_exit(), stoppable():
     gc.disable()  # what imports make stays: each collection would look at it again
     from warpdrive_min.cli import Commands, app
-    from warpdrive_min.commands import early
 
-    early.start(sys.argv[1:])  # before torch is imported
+    if sys.argv[1:2] == ["train"]:
+        from warpdrive_min.commands import early
+
+        early.start(sys.argv[1:])  # before torch is imported
     if sys.argv[1:2] and sys.argv[1] in Commands.rows:
         Commands.rows[sys.argv[1]].imported()  # a signal ends the process at once; nothing needs cleaning up yet
     gc.freeze()

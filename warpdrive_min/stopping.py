@@ -150,8 +150,10 @@ def quick_exit() -> Iterator[None]:
     try:
         yield
     except SystemExit as end:
-        if end.code is None or isinstance(end.code, int):
-            codes.append((end.code or 0) & 0xFF)
+        codes.append((end.code or 0) & 0xFF if isinstance(end.code, int | None) else 1)
+        raise
+    except Exception:  # the interpreter prints it before `leave`
+        codes.append(1)
         raise
 
 

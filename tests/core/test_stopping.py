@@ -154,9 +154,23 @@ with stopping.quick_exit():
 """
     words = [sys.executable, "-S", "-c", program, str(ROOT)]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
-    is_message = code == "'message'"  # the interpreter prints it, and ends as usual
-    assert done.stdout == "thread\natexit\n" + "shut down" * is_message
+    is_message = code == "'message'"  # the interpreter prints it
+    assert done.stdout == "thread\natexit\n"
     assert (done.returncode, done.stderr) == ((1, "message\n") if is_message else (int(eval(code) or 0), ""))
+
+
+def test_quick_exit_prints_an_error_once(tmp_path):
+    """An error is printed before the end, while threads of libraries may still run."""
+    program = f"""{LIGHT}
+import threading
+
+with stopping.quick_exit():
+    threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+    raise ValueError("planted")
+"""
+    words = [sys.executable, "-S", "-c", program, str(ROOT)]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stderr.count("ValueError: planted")) == (1, 1)
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,9 +13,11 @@ import torch
 from envs import ENVS
 from tests.training.builders import ON_GPU, PPO, make_trainer
 from warpdrive_min import EnvWrapper
+from warpdrive_min.backends import gpu
 from warpdrive_min.backends.gpu import CudaProgram, GpuBackend
 from warpdrive_min.commands import early as command
 from warpdrive_min.commands.environments import run_config_path
+from warpdrive_min.errors import CompileError
 from warpdrive_min.training.config import RunConfig
 from warpdrive_min.training.paths import ahead, early, table
 from warpdrive_min.training.paths.cuda_c import matrix_units
@@ -77,6 +80,7 @@ def test_rehearsed_launches_only_compile(can):
 def nothing_started(monkeypatch):
     """Begin and end without preparations."""
     monkeypatch.setattr(early, "_threads", [])
+    monkeypatch.setattr(early, "_starts", [])
     monkeypatch.setattr(early, "_releases", [])
     early.prepare_triton.cache_clear()
     yield
@@ -109,6 +113,9 @@ def test_nothing_is_rehearsed_on_a_cpu():
         ("train -e cartpole --set policy.shared.model.fc_dims=[256,256]", ["GPU 0"]),
         ("train -e cartpole --set trainer.exact=true", ["GPU 0"]),
         ("train -e cartpole --resume latest", ["GPU 0"]),
+        ("train -e cartpole --set policy.shared.model.fused=false", ["GPU 0"]),
+        ("train -e cartpole --trace trace.json --unfused", ["GPU 0"]),
+        ("train -e envs.classic_control.cartpole:CartPole", ["GPU 0"]),
         ("train -e cartpole --gpus", []),
         ("train -e cartpole --set stop", []),
     ],
@@ -177,6 +184,22 @@ def test_rank_starts_its_own_gpu(monkeypatch, nothing_started):
     command.start(["train", "--gpus", "2"])
     early.wait()
     assert calls == [1]
+
+
+def test_wrong_rank_starts_nothing(monkeypatch, nothing_started):
+    """A rank that is no number is left to the command."""
+    monkeypatch.setattr(GpuBackend, "start", lambda *_: pytest.fail("started"))
+    monkeypatch.setenv("LOCAL_RANK", "first")
+    command.start(["train", "-e", "cartpole"])
+    early.wait()
+
+
+def test_kernel_that_does_not_fit_a_gpu_is_not_compiled(monkeypatch):
+    """A kernel whose blocks need too much shared memory is refused before its compilation."""
+    monkeypatch.setattr(gpu, "_attribute", lambda number, index: 101_376)
+    monkeypatch.setattr(gpu.cuda_c, "compile_cubin", lambda *_: pytest.fail("compiled"))
+    with pytest.raises(CompileError, match=r"must need at most the GPU's shared memory, 101,376 bytes .*113184"):
+        CudaProgram(Path("learn.cu"), {}, {"learn": 113_184}).build(0)
 
 
 def test_gpu_is_released(monkeypatch, nothing_started):

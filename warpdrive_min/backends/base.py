@@ -184,7 +184,7 @@ class Program(Protocol):
         """Compile for a GPU into the cache; needs no torch, and any thread may call it.
 
         Raises:
-            CompileError: The source does not compile.
+            CompileError: The source does not compile, or a block needs more shared memory than the GPU has.
         """
         ...
 

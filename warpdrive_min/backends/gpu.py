@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from warpdrive_min.backends import cuda_c
 from warpdrive_min.backends.base import Availability, Backend, Constant, Packing
 from warpdrive_min.backends.cuda_source import Signature
-from warpdrive_min.errors import WarpDriveError
+from warpdrive_min.errors import CompileError, WarpDriveError, require
 from warpdrive_min.lazy import LazyModule
 
 if TYPE_CHECKING:
@@ -143,8 +143,11 @@ class CudaProgram:
         """Compile for a GPU into the cache; needs no torch, and any thread may call it.
 
         Raises:
-            CompileError: The source does not compile.
+            CompileError: The source does not compile, or a block needs more shared memory than the GPU has.
         """
+        needed, most = max(self._shared_bytes.values(), default=0), _attribute(MAX_SHARED_BYTES_OPTIN, index)
+        rule = "a block must need at most the GPU's shared memory"
+        require(needed <= most, str(self.source), f"{rule}, {most:,} bytes", needed, error=CompileError)
         major, minor = (_attribute(each, index) for each in CAPABILITY)
         return cuda_c.compile_cubin(self.source, self._constants, f"sm_{major}{minor}")
 

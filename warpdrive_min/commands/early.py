@@ -11,34 +11,39 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from warpdrive_min.backends import BACKENDS, numba_server
-from warpdrive_min.commands.environments import make_environment, read_settings
+from warpdrive_min.commands.environments import environments, make_environment, read_settings
 from warpdrive_min.commands.plan import make_plan
 from warpdrive_min.errors import WarpDriveError
+from warpdrive_min.packages import is_class_path
 from warpdrive_min.training.paths import early
 
 
 def start(words: Sequence[str]) -> None:
     """Start what a command will need; its words are not checked yet."""
+    rank = os.environ.get("LOCAL_RANK")
     if words[:1] != ["train"] or {"--help", "--explain"} & set(words):
         return
     try:
+        index = int(rank or 0)
         given, _ = _Parser().parse_known_args(words[1:])
         settings = read_settings(given.set, "train.set")
-    except (argparse.ArgumentError, WarpDriveError):  # the command reports it
+    except (argparse.ArgumentError, ValueError, WarpDriveError):  # the command reports it
         return
-    backend, rank = given.backend or settings.get("trainer.env_backend"), os.environ.get("LOCAL_RANK")
+    backend = given.backend or settings.get("trainer.env_backend")
     if backend not in (None, "pycuda", "numba") or (rank is None and (given.gpus or "trainer.num_gpus" in settings)):
         return  # there is no GPU, or each rank starts its own
     on_gpu: Any = BACKENDS[backend or "pycuda"]
-    early.start_gpu(on_gpu, int(rank or 0))
+    early.start_gpu(on_gpu, index)
     with suppress(Exception):  # the command reports it
         if backend == "numba":
             numba_server.start()
-        if not given.resume:
-            _compile(given, settings, on_gpu, int(rank or 0))
+        if not given.resume and "--unfused" not in words:
+            _compile(given, settings, on_gpu, index)
 
 
 def _compile(given: argparse.Namespace, settings: Mapping[str, Any], backend: Any, index: int) -> None:
+    if given.env is not None and given.env not in environments() and is_class_path(given.env):
+        return  # a user's code runs only once all words are checked
     plan = make_plan(given.env, given.config, settings, None, None)
     env = make_environment(plan.env_name, plan.run_config.env, "train")
     program = early.learning_program(plan.run_config, env, backend)

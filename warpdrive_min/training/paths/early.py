@@ -22,29 +22,34 @@ if TYPE_CHECKING:
     from warpdrive_min.environment import Environment
 
 _threads: Final[list[Thread]] = []
+_starts: Final[list[Thread]] = []
+"""Those that start the GPU."""
 _releases: Final[list[Callable[[], None]]] = []
 """Functions that release the GPU."""
 
 
-def run(prepare: Callable[[], object]) -> None:
+def run(prepare: Callable[[], object]) -> Thread:
     """Call a function in a thread; a later use reports its error."""
 
     def attempt() -> None:
         with suppress(Exception):
             prepare()
 
-    _threads.append(Thread(target=attempt, daemon=True))
-    _threads[-1].start()
+    thread = Thread(target=attempt, daemon=True)
+    _threads.append(thread)
+    thread.start()
+    return thread
 
 
 def start_gpu(backend: Any, index: int) -> None:
     """Create the context of a GPU, in a thread."""
-    run(lambda: _releases.append(backend.start(index)))
+    _starts.append(run(lambda: _releases.append(backend.start(index))))
 
 
 def release() -> None:
     """Release the GPU, which this process will not use."""
-    wait()
+    for thread in _starts:
+        thread.join()
     while _releases:
         _releases.pop()()
 
@@ -58,8 +63,8 @@ def wait() -> None:
 def learning_program(config: RunConfig, env: Environment, backend: Backend) -> Program | None:
     """Return the kernel that a run will learn with; imports no torch.
 
-    It takes longest to compile. None if it is another one than that of "one pass, in CUDA C", or if the run has several
-    policies.
+    It takes longest to compile. None if it is another one than that of "one pass, in CUDA C", if the run has several
+    policies, or if agents could share a row of observations.
     """
     trainer = config.trainer
     if trainer.exact or trainer.precision == "bf16" or len(config.policy) > 1:
@@ -71,7 +76,7 @@ def learning_program(config: RunConfig, env: Environment, backend: Backend) -> P
     if not policy.to_train or not isinstance(model, ModelConfig) or is_special or space.is_continuous:
         return None
     observed = env.get_tensor_dictionary().get(Constants.OBSERVATIONS)
-    if model.type != "fully_connected" or model.normalize_observations or observed is None:
+    if model.type != "fully_connected" or model.fused is False or model.normalize_observations or observed is None:
         return None
     n_features = math.prod(np.shape(observed["data"])[1:])
     layers = Layers(n_features, model.fc_dims, space.n_outputs, model.activation, model.shared)

@@ -23,6 +23,7 @@ def take(array: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
 
     Numbers have 4 bytes.
     """
+    assert array.is_contiguous()
     from warpdrive_min.training.paths.triton import rows_kernels
 
     out = torch.empty(len(indices), *array.shape[1:], dtype=array.dtype, device=array.device)
