@@ -26,7 +26,7 @@ from warpdrive_min.terminal import echo
 
 from ..core.errors import ShowError
 from ..core.machine import slug
-from ..core.record import RESULTS, RUN_METRICS, Record, read_reporting
+from ..core.record import RUN_METRICS, SWEEPS, Record, read_reporting
 from .charts import COLOURS, Chart, Panel, Series
 from .columns import signed_points
 from .frames import existing_files
@@ -36,6 +36,8 @@ from .sets import published_records
 from .views.cases import charts
 from .views.training_runs import run_folders, training_run_chart
 
+FIGURES: Final = SWEEPS / "figures"
+"""Default folder of the figures, which git ignores."""
 STYLE: Final = Path(__file__).with_name("paper.mplstyle")
 """Fonts and sizes of the figures."""
 PNG_COLOURS: Final = 128
@@ -80,7 +82,7 @@ def plot(
         typer.Argument(help="Files, folders or patterns (with *) of records; or folders of runs of `train`."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Output folder; by default results/figures, or the folder of the first run.")
+        Path | None, typer.Option(help=f"Output folder; by default {FIGURES}, or the folder of the first run.")
     ] = None,
     formats: Annotated[list[Format] | None, typer.Option("--format", help="File format; may be repeated.")] = None,
 ) -> None:
@@ -90,7 +92,7 @@ def plot(
     """
     kinds = formats or [Format.png]
     folders = run_folders(records or ())
-    out = out or (folders[0] if folders else RESULTS / "figures")
+    out = out or (folders[0] if folders else FIGURES)
     require_writable(out, "--out")
     if folders:
         paths = draw_charts([training_run_chart(folders)], out, kinds, folders[0].name)

@@ -16,6 +16,7 @@ from PIL import Image
 
 from bench import report
 from bench.core.errors import ShowError
+from bench.core.machine import ROOT
 from bench.core.point import Metric
 from bench.core.record import Host, Record
 from bench.show import plots
@@ -188,6 +189,16 @@ def test_other_software_stands_in_the_panel_of_its_environment():
     assert chart.statistic.endswith("; many steps per launch store the last one")
     alone = throughput_chart([*ours, *others])
     assert "per launch" not in alone.caption + alone.statistic, "no such series"
+
+
+def test_default_folder_is_ignored_by_git(tmp_path, monkeypatch):
+    """`plot` without `--out` overwrites no committed figures."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.jsonl").write_text("".join(each.to_line() for each in two_backends()))
+    said = bench("plot", "a.jsonl")
+    (drawn,) = tmp_path.rglob("*.png")
+    assert said == f"figure: {drawn.relative_to(tmp_path)}\n"
+    assert f"/{drawn.relative_to(tmp_path).parents[1]}/" in (ROOT / ".gitignore").read_text().splitlines()
 
 
 def test_a_set_has_at_most_eight_figures():
