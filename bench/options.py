@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from .core.point import ABSENT, PLAIN, Point, Preset, PresetName, matches, unmet
 from .core.record import RESULTS, Record, RecordError, new_run_id, read_all, reporting_skipped_lines, selected
 from .process.sweep import read_existing
 from .show import render
+from .show.labels import plural
 from .workloads.cases import CASES, jobs
 from .workloads.shared import ON_GPU, availability, has_gpu
 
@@ -202,16 +204,21 @@ def no_plain_numpy(conditions: Sequence[str]) -> str:
     return why_no_plain(env for env in ENVS if f"env={env}" in conditions)
 
 
+def missing_backend(point: Point, states: Mapping[str, Availability]) -> str:
+    """Return why a point's backend is not available; empty: it is."""
+    state = states.get(name := str(point.get("backend")))
+    return f"backend {name} is {state}" if state and not state.available else ""
+
+
 def runnable(todo: Sequence[Job], states: Mapping[str, Availability], what: str = "skipped") -> list[Job]:
     """Return the points whose backend is available.
 
-    Prints, after ``what``, why others are not available.
+    Prints the number of others, ``what`` happens to them, and why.
     """
-    wanted = {str(job.point.get("backend")) for job in todo}
-    for name, state in states.items():
-        if name in wanted and not state.available:
-            say(f"{what}: backend {name} is {state}")
-    return [job for job in todo if states[str(job.point["backend"])].available]
+    reasons = [missing_backend(job.point, states) for job in todo]
+    for reason, n in Counter(filter(None, reasons)).items():
+        say(f"{plural(n, 'point')} {what}: {reason}")
+    return [job for job, reason in zip(todo, reasons, strict=True) if not reason]
 
 
 # ------------------------------------------------------------------ points and records of a comparison

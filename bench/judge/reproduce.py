@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,17 +23,29 @@ from warpdrive_min.training.record.certificate import Certificate
 from ..core import machine
 from ..core.archive import CUT, with_archived
 from ..core.errors import Code, CompareError
+from ..core.groups import groups_of
 from ..core.machine import CODE
 from ..core.point import Figure, Metric, matches, unmet_condition
-from ..core.record import RESULTS, SWEEPS, Context, Record, RecordError, append, read_all, reporting_skipped_lines
+from ..core.record import (
+    RESULTS,
+    SWEEPS,
+    Context,
+    Record,
+    RecordError,
+    StartTime,
+    append,
+    read_all,
+    reporting_skipped_lines,
+)
 from ..core.stats import weakest
-from ..options import bounded
+from ..options import bounded, missing_backend
 from ..process.local import run_point
 from ..process.stopping import register_outputs
-from ..show.labels import SPREADS
+from ..show.labels import SPREADS, plural
 from ..show.sets import SETS
 from ..workloads.cases import CASES
 from ..workloads.outside import job_of, names_of
+from ..workloads.shared import availability
 from .evidence import Estimate, Judgement, disturbances, name_of, position, remarks
 from .outcomes import exit_code
 
@@ -56,6 +69,8 @@ class Repetition(Judgement[str]):
 
     differs: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
     """Recorded value and value here of everything that differs."""
+    is_skipped: bool = False
+    """True if the point cannot run on this machine."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the repetition for JSON."""
@@ -112,10 +127,17 @@ def reproduce(
     contexts = {preset: Context.here(preset) for preset in {record.preset for record in chosen}}
     repetitions = []
     register_outputs(*([out] if out else []), words=None)
-    for record in chosen:
-        repetitions.append(repeat(record, contexts[record.preset], tolerance, out, named))
-        if not as_json:
-            echo("\n".join(lines(repetitions[-1])))
+    states = availability()
+    by_backend = groups_of(chosen, lambda record: missing_backend(record.point, states))
+    for reason in sorted(by_backend, reverse=True):  # what cannot run is printed first
+        answers = []
+        for record in by_backend[reason]:
+            answers.append(repeat(record, contexts[record.preset], tolerance, out, named))
+            if not as_json and not answers[-1].is_skipped:
+                echo("\n".join(lines(answers[-1])))
+        for line in [] if as_json else lines_of_skipped(answers, len(chosen)):
+            echo(line)
+        repetitions += answers
     _exit(repetitions, as_json)
 
 
@@ -237,7 +259,10 @@ def repeat(
         job = job_of(record, named)
     except CompareError as error:
         return Repetition(subject=name_of(record), verdict=BROKEN, reasons=(str(error),))
-    here = run_point(job, context)
+    if reason := missing_backend(job.point, availability()):
+        here = Record.of(job.case, job.point, context, started=StartTime(), status="skipped", reason=reason)
+    else:
+        here = run_point(job, context)
     if out is not None:
         append(out, here)
     return compare(record, here, tolerance)
@@ -248,8 +273,9 @@ def compare(then: Record, here: Record, tolerance: float) -> Repetition:
     name, differs = name_of(then), differences(then, here)
     other = other_hardware(then, here)
     if not here.is_evidence:
-        verdict = OTHER_HARDWARE if other and here.status == "skipped" else BROKEN
-        return Repetition(subject=name, verdict=verdict, reasons=(f"{here.status}: {here.reason}",), differs=differs)
+        is_skipped = here.status == "skipped"
+        verdict, why = OTHER_HARDWARE if other and is_skipped else BROKEN, (f"{here.status}: {here.reason}",)
+        return Repetition(subject=name, verdict=verdict, reasons=why, differs=differs, is_skipped=is_skipped)
     judge = _judge_learning if then.curve and here.curve else _judge_figure
     is_same, estimate, reasons = judge(then, here, tolerance)
     verdict = REPRODUCED if is_same else NOT_REPRODUCED
@@ -352,6 +378,7 @@ def differences(then: Record, here: Record) -> dict[str, tuple[Any, Any]]:
     return apart if changed is None else {**apart, "files of the code that changed": (0, changed)}
 
 
+@functools.cache
 def changed_files(sha: str | None) -> int | None:
     """Count files that differ from a commit; None if unknown to git."""
     if sha is None:
@@ -375,6 +402,15 @@ def lines(repetition: Repetition) -> list[str]:
             differs.append(f"  differs: {name}: {values}")
     differs += [f"  differs: {n} {KINDS[kind]} (--json names them)" for kind, n in many.items() if n > MOST_LISTED]
     return list(map(one_line, [head, *(f"  {reason}" for reason in repetition.reasons), *differs]))
+
+
+def lines_of_skipped(repetitions: Iterable[Repetition], n: int) -> list[str]:
+    """Return a line per verdict and reason of skipped records, of ``n`` in total."""
+    counts = Counter((each.verdict, *each.reasons) for each in repetitions if each.is_skipped)
+    return [
+        one_line(f"{verdict}: {n_skipped} of {plural(n, 'record')} {reason}")
+        for (verdict, reason), n_skipped in counts.items()
+    ]
 
 
 MOST_LISTED: Final = 3

@@ -18,6 +18,7 @@ from bench.judge.reproduce import BROKEN, NOT_REPRODUCED, OTHER_HARDWARE, REPROD
 from bench.process import sweep
 from bench.workloads.cases import jobs
 from tests.bench.builders import bench, case, in_this_process, metric, record, seed_record, timed
+from warpdrive_min.backends import Availability
 from warpdrive_min.cli import app as train_app
 from warpdrive_min.training.record.certificate import Certificate
 
@@ -248,9 +249,32 @@ def test_backend_that_is_missing_is_other_hardware_only_where_the_machine_is_ano
     (recorded,) = read_all([file])
     machine = {**recorded.machine, "gpu": "NVIDIA H200"}
     file.write_text(recorded.model_copy(update={"machine": machine, "threads": None}).to_line())
-    said = again(file, exits=2)
-    assert "skipped: pycuda: not available" in said
-    assert "differs: machine.gpu: NVIDIA H200 -> none or unknown" in said
+    assert again(file, exits=2) == "OTHER HARDWARE: 1 of 1 record skipped: pycuda: not available\n"
+    (found,) = json.loads(again(file, "--json", exits=2))
+    assert found["differs"]["machine.gpu"] == ["NVIDIA H200", None]
+
+
+def test_records_that_cannot_run_are_counted_by_reason(fake, monkeypatch):
+    """A line per missing backend comes first."""
+    file, _ = fake
+    (recorded,) = read_all([file])
+    machine = {**recorded.machine, "gpu": "NVIDIA H200"}
+
+    def on(backend):
+        return recorded.model_copy(
+            update={"machine": machine, "threads": None, "point": {**recorded.point, "backend": backend}}
+        )
+
+    absent = {"pycuda": Availability(False, "no GPU", "use one"), "numba": Availability(False, "no driver")}
+    monkeypatch.setattr(reproduce, "availability", lambda: {"cpu": Availability(True), **absent})
+    why = "backend pycuda is not available: no GPU; use one"
+    file.write_text(on("pycuda").to_line() * 2)
+    assert again(file, exits=2) == f"OTHER HARDWARE: 2 of 2 records skipped: {why}\n"
+    file.write_text("".join(each.to_line() for each in (recorded, on("numba"), on("pycuda"), on("pycuda"))))
+    first, second, third, *_ = again(file, "--tolerance", "1000", exits=2).splitlines()
+    assert first == f"OTHER HARDWARE: 2 of 4 records skipped: {why}"
+    assert second == "OTHER HARDWARE: 1 of 4 records skipped: backend numba is not available: no driver"
+    assert third.startswith("REPRODUCED: fake[")
 
 
 def test_record_cut_in_half_is_no_such_run(fake):

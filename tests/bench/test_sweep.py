@@ -24,6 +24,7 @@ from bench.show.views.run_charts import training_chart
 from bench.workloads.cases import jobs
 from bench.workloads.shared import training_point
 from tests.bench.builders import bench, case, in_this_process, point, record, timed
+from warpdrive_min.backends import Availability
 
 
 @pytest.mark.parametrize("backend", ["host", pytest.param("pycuda", marks=pytest.mark.gpu)])
@@ -188,6 +189,15 @@ def test_command_line_sweeps_records_and_draws(tmp_path, monkeypatch):
     assert names == {"throughput"}
     assert f"{len(read_all([file]))} points, about " in said
     assert said.splitlines()[-1] == f"next, all of it on one page: python -m bench report {file}"
+
+
+def test_points_of_a_missing_backend_are_counted(monkeypatch, tmp_path):
+    """If no backend is available, nothing is measured."""
+    states = dict.fromkeys(sweep.availability(), Availability(False, "no compiler", "install one"))
+    monkeypatch.setattr(sweep, "availability", lambda: states)
+    said = bench("run", "--preset", "smoke", "--backend", "host", "--case", "env_step", "--out", tmp_path, exits=3)
+    n = len(jobs("smoke", ["case=env_step", "backend=host"]))
+    assert said.startswith(f"{n} points skipped: backend host is not available: no compiler; install one\nnothing was")
 
 
 def test_next_command_is_for_the_shell_that_started_it(monkeypatch, tmp_path):
