@@ -27,6 +27,7 @@ from .judge.evidence import name_of, remarks
 from .options import AtOnce, CaseNames, Counts, Names, Processes, Resume, Where, console, say
 from .process import ray_cluster
 from .process.local import run_points, write_traces
+from .process.pace import Pace, duration
 from .process.stopping import register_outputs
 from .process.sweep import Runner, in_processes, missing, read_existing, run
 from .show import documents, plots
@@ -118,8 +119,8 @@ def command(
             raise typer.Exit(Code.NOTHING)
         todo = in_processes(here, processes)
         n = len(missing(todo, file))
-        say(f"{plural(n, 'point')}, about {_duration(n * SECONDS[preset])}")
-        records = _with_progress(todo, n, context, file, runner)
+        say(f"{plural(n, 'point')}, {duration(PACE[preset].seconds(n))}")
+        records = _with_progress(todo, n, context, file, runner, PACE[preset])
     if resume:
         records = read_existing(file)[0]
     _show(records)
@@ -140,8 +141,13 @@ def command(
 
 OF_RECORDS: Final = ("out", "resume", "plot", "note", "ray", "at_once", "processes")
 """Options that have no effect without records."""
-SECONDS: Final = {PresetName.smoke: 0.9, PresetName.default: 10.0, PresetName.full: 30.0, PresetName.paper: 8.0}
-"""Mean duration of a point, s: on two CPU cores for smoke, on a GPU for the others."""
+PACE: Final = {
+    PresetName.smoke: Pace(0.9),
+    PresetName.default: Pace(10.0),
+    PresetName.full: Pace(30.0),
+    PresetName.paper: Pace(8.0),
+}
+"""Mean duration of a point: on two CPU cores for smoke, on a GPU for the others."""
 FIGURES: Final = {PresetName.smoke: ("throughput",)}
 """Charts that a preset draws, where not all: its points are too few for the others."""
 
@@ -157,14 +163,6 @@ def _trace(todo: Sequence[Job], folder: Path) -> None:
     if "ok" not in statuses:
         raise typer.Exit(Code.NOTHING)
     say("open one at https://ui.perfetto.dev")
-
-
-def _duration(seconds: float) -> str:
-    """Return a rough duration with its unit."""
-    for size, unit in ((3600, "h"), (60, "min")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"
 
 
 def _command(name: str, file: Path) -> str:
@@ -212,7 +210,7 @@ def _available_and_runner(
         raise typer.BadParameter(str(error)) from error
 
 
-def _with_progress(todo: list[Job], n: int, context: Context, file: Path, runner: Runner) -> list[Record]:
+def _with_progress(todo: list[Job], n: int, context: Context, file: Path, runner: Runner, pace: Pace) -> list[Record]:
     name_column = TextColumn("{task.description}", markup=False)
     columns = (name_column, *Progress.get_default_columns()[1:], MofNCompleteColumn())
     records: list[Record] = []
@@ -224,8 +222,8 @@ def _with_progress(todo: list[Job], n: int, context: Context, file: Path, runner
             name = name_of(record)
             progress.update(task, advance=1, description=name)
             if not console.is_terminal:
-                left = (time.monotonic() - start) / len(records) * (n - len(records))
-                say(f"{len(records)}/{n} {name}: {record.status}, about {left:.0f} s left")
+                left = pace.left(time.monotonic() - start, len(records), n)
+                say(f"{len(records)}/{n} {name}: {record.status}, {left}")
             if record.status == "failed":
                 say(f"failed: {name}: {record.reason}")
     return records

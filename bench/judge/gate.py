@@ -397,15 +397,17 @@ def from_machine_code(report: Report, records: Path | None, choice: Choice) -> N
 
     Records of a baseline are comparable only if the same tools made them.
     """
-    from ..static.sides import Progress, records_of_side  # noqa: PLC0415  (imports torch)
+    from ..static.sides import Progress, Work, print_size, records_of_side  # noqa: PLC0415  (imports torch)
 
     context, outputs = Context.here(choice.preset, choice.run_id), PairFiles.of(choice.out, choice.run_id)
-    a, b = (Progress(file, choice.end) for file in (outputs.a, outputs.b))
+    a, b = (Progress(file, choice.end, read_all(existing_files(file))) for file in (outputs.a, outputs.b))
     signalled, before, now = None, list[Record](), list[Record]()
     register_outputs(outputs.a, outputs.b, words=("--resume", choice.run_id))
     try:
         if is_file(report.baseline):
             before = choice.of(Path(report.baseline))
+            if records is None:
+                print_size(Work.of(choice, b))
         elif records is not None:
             rule = f"must be records (got {report.baseline}), as --records are; name a file"
             raise NotComparable(f"gate: --baseline {rule}")
@@ -413,6 +415,7 @@ def from_machine_code(report: Report, records: Path | None, choice: Choice) -> N
             for name in filter(is_outside, choice.envs):
                 rule = "must be in envs/, as only the code of this clone is checked out at a revision"
                 raise CompareError(f"--env: {rule} (got {name}); {_before_the_change(name, 'static')}")
+            print_size(Work.of(choice, a), Work.of(choice, b))
             with checkouts(report.baseline) as (tree,):
                 before = records_of_side(choice, "a", context, a, tree)
         now = records_of_side(choice, "b", context, b) if records is None else choice.of(records)

@@ -33,6 +33,7 @@ from ..core.archive import load, read_toml
 from ..core.case import Case, Job
 from ..core.machine import ROOT, hash_below
 from ..core.measure import Timed
+from .pace import Pace, duration
 from .worker import Worker, env_with_code_first, program
 
 BACKEND: Final = "host"
@@ -48,6 +49,8 @@ TARGET: Final = "x86-64-v3"
 Valgrind has no AVX-512, and this target gives the same counts on every x86."""
 SET_UP: Final = "set up a point to count"
 """Line that the process prints for each point."""
+PACE: Final = Pace(each_s=4, start_s=40)
+"""Mean duration of a part, on a core of its own."""
 INSTALL: Final = "install Valgrind (apt-get install valgrind) for its callgrind"
 
 _REPEATABLE: Final = read_toml(Path(__file__).with_suffix(".toml"))
@@ -229,14 +232,16 @@ def count(jobs: Sequence[Job], root: Path = ROOT) -> list[Count]:
 def _print_progress(process: Worker, jobs: Sequence[Job]) -> None:
     """Print each point after its set-up, the longest part, until the answer."""
     n, start, is_over = 0, time.monotonic(), False
-    echo(f"counts CPU instructions of {len(jobs)} parts under Valgrind: takes minutes", err=True)
+    about = duration(PACE.seconds(len(jobs)))
+    echo(f"counts CPU instructions of {len(jobs)} parts under Valgrind, {about}", err=True)
     while process.log and not is_over:
         is_over = process.connection.poll(1)
         # The process shares the file's position, so nothing may seek. Older commits print no such lines.
         n_before, n = n, os.pread(process.log.fileno(), 1 << 24, 0).count(SET_UP.encode())
         for number, job in enumerate(jobs[n_before:n], start=n_before + 1):
             name = " ".join([str(job.point.get("env", "")), job.case.name]).strip()
-            echo(f"{number}/{len(jobs)} {name}: set up under Valgrind, {time.monotonic() - start:.0f} s", err=True)
+            left = PACE.left(time.monotonic() - start, number, len(jobs))
+            echo(f"{number}/{len(jobs)} {name}: set up under Valgrind, {left}", err=True)
 
 
 def cached_counts(jobs: Sequence[Job], root: Path = ROOT) -> list[Count]:

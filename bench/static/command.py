@@ -18,7 +18,7 @@ from ..show import render
 from ..workloads.outside import config_of
 from .programs import BACKENDS, chosen
 from .records import INSTRUCTIONS, TABLES
-from .sides import architectures, compile_programs, count_instructions, counted_jobs
+from .sides import Work, architectures, compile_programs, count_instructions, counted_jobs, print_size
 
 STATIC: Final = RESULTS / "static"
 WIDE: Final = 200
@@ -51,7 +51,9 @@ def static(
     own = config_of(config or ())
     programs = chosen(env or [], on_gpu, n_envs, n_agents, own) if on_gpu or not backend else []
     context = Context.here("default")
-    records = compile_programs(programs, architectures(arch), context) if programs else []
+    archs = architectures(arch) if programs else []
+    print_size(Work(programs=programs, archs=archs))
+    records = compile_programs(programs, archs, context)
     if HOST in (backend or []):
         records += count_instructions(counted_jobs(env or []), context)
     file = out / f"{context.run_id}.jsonl"

@@ -34,6 +34,8 @@ Program = Mapping[str, Any]
 """Program of `probe.py`.
 
 ``name``, ``kind``, ``backend``, ``n_envs``, ``n_agents``, and arguments of its kind."""
+N_CORES: Final = len(os.sched_getaffinity(0))
+"""Number of processes that compile at once."""
 PROBE: Final = Path(__file__).with_name("probe.py")
 
 
@@ -100,7 +102,7 @@ def records_of(
     todo = queue.SimpleQueue[Question]()
     for each in asked:
         todo.put(each)
-    for _ in range(min(len(programs), n_processes or len(os.sched_getaffinity(0)))):
+    for _ in range(min(len(programs), n_processes or N_CORES)):
         threading.Thread(target=_ask, args=(todo, architectures, root, goes_on), daemon=True).start()
     for program, answered in asked:
         reply = answered.result()

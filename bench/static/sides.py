@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,16 +17,18 @@ from ..core.case import Job
 from ..core.errors import CompareError
 from ..core.machine import ROOT, git_state
 from ..core.point import Check, Measurement, Metric, command_line, matches
-from ..core.record import Context, Record, StartTime, append, existing_files, read_all
+from ..core.record import Context, Record, StartTime, append
 from ..options import Choice
 from ..process import callgrind as counts
 from ..process.interleaved import require_one_code
+from ..process.pace import Pace, duration
 from ..process.worker import WorkerError
+from ..show.labels import plural
 from ..workloads.cases import CASES
 from ..workloads.outside import config_of
 from .capability import CAPABILITIES
 from .programs import chosen
-from .records import INSTRUCTIONS, MACHINE_CODE, Program, point_of_program, records_of
+from .records import INSTRUCTIONS, MACHINE_CODE, N_CORES, Program, point_of_program, records_of
 
 ARCHITECTURES: Final = ("90",)
 ORACLE: Final = "callgrind's own sum"
@@ -84,8 +86,7 @@ def compile_programs(
 ) -> list[Record]:
     """Return the records of programs; print each program and any failures."""
     records: list[Record] = []
-    start, progress = time.monotonic(), progress or Progress()
-    programs = [each for each in programs if not progress.has(MACHINE_CODE.name, point_of_program(each))]
+    start, progress, pace = time.monotonic(), progress or Progress(), pace_of_programs(len(programs), len(archs))
     all_found = records_of(programs, archs, context, root, goes_on=progress.goes_on)
     for index, (program, found) in enumerate(zip(programs, all_found, strict=True), start=1):
         records += found
@@ -93,24 +94,18 @@ def compile_programs(
         if not found and not progress.goes_on():
             progress.missing.append(f"{program['name']} on {program['backend']}")
             continue
-        n_kernels, seconds = sum(record.status == "ok" for record in found), time.monotonic() - start
+        n_kernels = sum(record.status == "ok" for record in found)
+        left = pace.left(time.monotonic() - start, index, len(programs))
         name = f"{program['name']} on {program['backend']}"
-        echo(f"{index}/{len(programs)} {name}: {n_kernels} kernels, {seconds:.0f} s", err=True)
+        echo(f"{index}/{len(programs)} {name}: {n_kernels} kernels, {left}", err=True)
         for reason in dict.fromkeys(record.reason for record in found if record.reason):
             echo(f"  {found[0].status}: {reason}", err=True)
     return records
 
 
-def _may_pass(wanted: Choice, **values: str) -> bool:
-    """True if points with these values may meet the conditions."""
-    return matches(values, [each for each in wanted.where if each.partition("=")[0] in values])
-
-
-def _machine_code(wanted: Choice, context: Context, root: Path, progress: Progress) -> list[Record]:
-    archs = [arch for arch in architectures(wanted.archs) if _may_pass(wanted, arch=arch)]
-    programs = chosen(wanted.envs, (), None, None, config_of(wanted.config))
-    programs = [each for each in programs if _may_pass(wanted, program=each["name"], backend=each["backend"])]
-    return compile_programs(programs, archs, context, root, progress) if archs else []
+def pace_of_programs(n_programs: int, n_archs: int) -> Pace:
+    """Return the pace of programs on all cores, if nothing is cached."""
+    return Pace(each_s=(4 + 5 * n_archs) / max(1, min(n_programs, N_CORES)), start_s=10)
 
 
 # ------------------------------------------------------------------ instructions of a CPU
@@ -170,11 +165,7 @@ def _record(point: dict[str, Any], context: Context, **found: Any) -> Record:
     return Record.of(INSTRUCTIONS, point, context, started=StartTime(), command=command, **found)
 
 
-def _instructions(wanted: Choice, context: Context, root: Path, progress: Progress) -> list[Record]:
-    conditions = [each for each in wanted.where if each.partition("=")[0] != "kernel"]
-    jobs = [job for job in counted_jobs(wanted.envs) if matches(point_of(job), conditions)]
-    if progress.has(INSTRUCTIONS.name, {}):
-        return []
+def _instructions(jobs: Sequence[Job], context: Context, root: Path, progress: Progress) -> list[Record]:
     records = count_instructions(jobs, context, root) if progress.goes_on() else []
     if jobs and (is_stopping() or not records):  # counts of a killed process are no failures
         progress.missing.append("instructions of a CPU")
@@ -185,10 +176,54 @@ def _instructions(wanted: Choice, context: Context, root: Path, progress: Progre
 
 # ------------------------------------------------------------------ both
 
-Taker = Callable[[Choice, Context, Path, Progress], list[Record]]
-"""Function that creates the records of the code in a folder."""
-TAKERS: Final[Mapping[str, Taker]] = {MACHINE_CODE.name: _machine_code, INSTRUCTIONS.name: _instructions}
-"""Takers by case; `verdict.JUDGES` has the rule of each case."""
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Work:
+    """Programs to compile and points to count, of one side."""
+
+    programs: Sequence[Program] = ()
+    archs: Sequence[str] = ()
+    jobs: Sequence[Job] = ()
+
+    @classmethod
+    def of(cls, wanted: Choice, progress: Progress) -> Work:
+        """Return the selected work, without that of an earlier call."""
+        programs, archs, jobs = list[Program](), list[str](), list[Job]()
+        if not wanted.cases or MACHINE_CODE.name in wanted.cases:
+            archs = [arch for arch in architectures(wanted.archs) if _may_pass(wanted, arch=arch)]
+            programs = chosen(wanted.envs, (), None, None, config_of(wanted.config)) if archs else []
+            programs = [each for each in programs if _may_pass(wanted, program=each["name"], backend=each["backend"])]
+            programs = [each for each in programs if not progress.has(MACHINE_CODE.name, point_of_program(each))]
+        if (not wanted.cases or INSTRUCTIONS.name in wanted.cases) and not progress.has(INSTRUCTIONS.name, {}):
+            conditions = [each for each in wanted.where if each.partition("=")[0] != "kernel"]
+            jobs = [job for job in counted_jobs(wanted.envs) if matches(point_of(job), conditions)]
+        return cls(programs=programs, archs=archs, jobs=jobs)
+
+    @property
+    def n_parts(self) -> int:
+        """Number of points to count; 0 without Valgrind."""
+        return len(self.jobs) if counts.availability().available else 0
+
+    @property
+    def seconds(self) -> float:
+        """Duration if nothing is cached: one core counts, and all compile."""
+        n, counting_s = len(self.programs), counts.PACE.seconds(self.n_parts)
+        return max(counting_s, pace_of_programs(n, len(self.archs)).seconds(n) + counting_s / N_CORES)
+
+
+def _may_pass(wanted: Choice, **values: str) -> bool:
+    """True if points with these values may meet the conditions."""
+    return matches(values, [each for each in wanted.where if each.partition("=")[0] in values])
+
+
+def print_size(*sides: Work) -> None:
+    """Print the size of the work of all sides, and its rough duration."""
+    n_programs, n_parts = sum(len(side.programs) for side in sides), sum(side.n_parts for side in sides)
+    sizes = [f"{plural(n_programs, 'program')} to compile"] if n_programs else []
+    sizes += [f"{plural(n_parts, 'part')} to count under Valgrind"] if n_parts else []
+    if sizes:
+        seconds = sum(side.seconds for side in sides)
+        echo(f"{' and '.join(sizes)}, {duration(seconds)} if nothing is cached", err=True)
 
 
 def selected_records(
@@ -196,10 +231,11 @@ def selected_records(
 ) -> list[Record]:
     """Return the selected records of the code in a folder."""
     progress = progress or Progress()
-    takers = [take for case, take in TAKERS.items() if not wanted.cases or case in wanted.cases]
-    with ThreadPoolExecutor(len(takers) or 1) as pool:  # each waits for its own processes
-        all_found = pool.map(lambda take: take(wanted, context, root, progress), takers)
-        records = [*progress.before, *(record for found in all_found for record in found)]
+    work = Work.of(wanted, progress)
+    with ThreadPoolExecutor(2) as pool:  # each waits for its own processes
+        compiled = pool.submit(compile_programs, work.programs, work.archs, context, root, progress)
+        counted = pool.submit(_instructions, work.jobs, context, root, progress)
+        records = [*progress.before, *compiled.result(), *counted.result()]
     return [record for record in records if record.status != "ok" or matches(record.point, wanted.where)]
 
 
@@ -214,7 +250,6 @@ def records_of_side(
         NotComparable: The file has records of other code.
     """
     context = replace(context, run_id=f"{context.run_id}-{letter}", git=git_state(root))
-    progress.before.extend(read_all(existing_files(progress.file)) if progress.file else ())
     for record in progress.before:
         require_one_code(record, context.git)
     return selected_records(wanted, context, root, progress)

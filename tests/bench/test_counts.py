@@ -207,7 +207,8 @@ def test_count_prints_each_point(monkeypatch, capfd):
     monkeypatch.setattr(counts, "_process", lambda *_: Worker.start("x", words, env=os.environ, is_quiet=True))
     found = counts.count(sides.counted_jobs(["pendulum"]), machine.ROOT)
     first, *lines = capfd.readouterr().err.splitlines()
-    assert first == f"counts CPU instructions of {len(found)} parts under Valgrind: takes minutes"
+    assert first == f"counts CPU instructions of {len(found)} parts under Valgrind, about 48 s"
+    assert all(re.fullmatch(r".*: set up under Valgrind, about \d+ s left", line) for line in lines)
     assert [line.partition(":")[0] for line in lines] == ["1/2 pendulum env_step", "2/2 pendulum reset"]
 
 

@@ -17,13 +17,15 @@ from bench.core.point import Check, Measurement, Metric
 from bench.core.record import Context, Record, StartTime, append, read_all
 from bench.judge.gate import Choice, fill, report_on
 from bench.judge.outcomes import Report
+from bench.process.pace import Pace
 from bench.static import cubin, probe, records, sass, sides, verdict
 from bench.static.capability import CAPABILITIES, blocks_at_once, warps_at_once, wave_quantization
 from bench.static.programs import BACKENDS, chosen
 from bench.static.records import MACHINE_CODE, records_of
 from bench.static.sass import Instruction, access_hash, pipe_of, shape_hash, width_of
+from bench.static.sides import Work, print_size
 from tests.bench.builders import bench
-from warpdrive_min.backends import cuda_c, cuda_source
+from warpdrive_min.backends import Availability, cuda_c, cuda_source
 from warpdrive_min.envs import ENVS
 from warpdrive_min.function_manager import KERNELS
 from warpdrive_min.stopping import Stopped
@@ -379,6 +381,36 @@ def test_stopped_gate_keeps_finished_programs(stop, code, tmp_path, monkeypatch)
     compiled = compiling(monkeypatch, *names)
     assert "3 unchanged" in bench(*words, "--resume", file.name.removesuffix("-b.jsonl"))
     assert compiled == ["pendulum"]
+
+
+def test_gate_prints_its_duration_first(tmp_path, monkeypatch):
+    """The estimate is of both sides; each program prints the remaining time."""
+    monkeypatch.setattr(sides, "N_CORES", 2)
+    compiling(monkeypatch, "cartpole", "acrobot", "pendulum")
+    said = bench("gate", "--static", "--baseline", "HEAD", "--case", "machine_code", "--out", tmp_path).splitlines()
+    assert said[0] == "6 programs to compile, about 47 s if nothing is cached"
+    assert [line for line in said if line.startswith("3/3")] == [
+        "3/3 pendulum on pycuda: 1 kernels, about 0 s left"
+    ] * 2
+
+
+def test_duration_is_of_both_kinds_of_work(monkeypatch, capfd):
+    """One core counts, and all compile; without Valgrind nothing is counted."""
+    monkeypatch.setattr(sides, "N_CORES", 2)
+    side = Work(programs=[{}] * 34, archs=["sm_90"], jobs=[None] * 39)
+    for availability, says in (
+        (Availability(True), "68 programs to compile and 78 parts to count under Valgrind, about 9 min"),
+        (Availability(False), "68 programs to compile, about 5 min"),
+    ):
+        monkeypatch.setattr(sides.counts, "availability", lambda found=availability: found)
+        print_size(side, side)
+        assert capfd.readouterr().err == f"{says} if nothing is cached\n"
+
+
+def test_remaining_time_follows_the_finished_part():
+    """A slow machine takes as many times longer for the rest; the start counts once."""
+    assert Pace(each_s=2, start_s=10).left(32, 3, 5) == "about 8 s left"
+    assert Pace(10).left(30, 1, 3) == "about 60 s left"
 
 
 def test_environment_outside_the_clone_has_no_revision(monkeypatch, tmp_path):

@@ -18,6 +18,7 @@ from bench.core.record import Context, Host, read_all
 from bench.judge.published.anchors import ANCHORS
 from bench.options import require_known
 from bench.process.local import run_points
+from bench.process.pace import duration
 from bench.process.sweep import run
 from bench.show import documents, plots
 from bench.show.views.run_charts import training_chart
@@ -212,7 +213,7 @@ def test_next_command_is_for_the_shell_that_started_it(monkeypatch, tmp_path):
 @pytest.mark.parametrize(("seconds", "text"), [(70.4, "70 s"), (119, "119 s"), (150, "2 min"), (9000, "2 h")])
 def test_duration_has_one_unit(seconds, text):
     """The largest of which there are two."""
-    assert sweep._duration(seconds) == text
+    assert duration(seconds) == f"about {text}"
 
 
 def test_command_of_a_record_repeats_its_point(cartpoles, tmp_path):
