@@ -195,7 +195,7 @@ def test_wrong_rank_starts_nothing(monkeypatch, nothing_started):
 
 
 def test_kernel_that_does_not_fit_a_gpu_is_not_compiled(monkeypatch):
-    """A kernel whose blocks need too much shared memory is refused before its compilation."""
+    """A kernel that needs too much shared memory is refused, not compiled."""
     monkeypatch.setattr(gpu, "_attribute", lambda number, index: 101_376)
     monkeypatch.setattr(gpu.cuda_c, "compile_cubin", lambda *_: pytest.fail("compiled"))
     with pytest.raises(CompileError, match=r"must need at most the GPU's shared memory, 101,376 bytes .*113184"):
