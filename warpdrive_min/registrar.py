@@ -6,6 +6,7 @@ import importlib
 import inspect
 import os
 import sys
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from pkgutil import resolve_name
@@ -15,7 +16,7 @@ from typing import Any, ClassVar, TypeGuard, TypeVar
 from warpdrive_min.backends import BACKENDS
 from warpdrive_min.backends.base import Language, Source
 from warpdrive_min.environment import CUDAEnvironmentContext, Environment
-from warpdrive_min.errors import ConfigError, known, require
+from warpdrive_min.errors import ConfigError, WarpDriveError, known, require
 
 EnvClass = TypeVar("EnvClass", bound=type)
 
@@ -222,3 +223,10 @@ def _import(dotted: str, target: str) -> ModuleType:
         raise ConfigError(f"environment: {target} must be Python code ({where}: {error.msg})") from error
     except SystemExit as error:
         raise ConfigError(f"environment: {target} must not end Python as it is imported (sys.exit)") from error
+    except WarpDriveError:
+        raise
+    except Exception as error:  # a module from outside may raise anything
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        what = f"{last.filename}, line {last.lineno}: {type(error).__name__}: {error}"
+        do = "import it in Python to see the whole traceback"
+        raise ConfigError.of("environment", f"{target} must not raise as it is imported ({what})", do=do) from error

@@ -42,7 +42,7 @@ from ..options import bounded, missing_backend
 from ..process.local import run_point
 from ..process.stopping import register_outputs
 from ..show.labels import SPREADS, plural
-from ..show.sets import SETS
+from ..show.sets import RECORDS, SETS
 from ..workloads.cases import CASES
 from ..workloads.outside import job_of, names_of
 from ..workloads.shared import availability
@@ -83,7 +83,8 @@ def reproduce(
     run: Annotated[
         str,
         typer.Argument(
-            help="RUN_ID or its first characters; RUN_ID:N for its N-th record; or a certificate or a folder of them."
+            help="RUN_ID or its first characters; RUN_ID:N for its N-th record; the folder of a set; "
+            "or a certificate or a folder of them."
         ),
     ],
     where: Annotated[
@@ -109,7 +110,8 @@ def reproduce(
     """
     if out is not None:
         files.require_writable(out, "--out", is_file=True)
-    if Path(run).suffix == ".json" or Path(run).is_dir():
+    is_set = (Path(run) / RECORDS).is_file()
+    if Path(run).suffix == ".json" or (Path(run).is_dir() and not is_set):
         register_outputs(*([out] if out else []), words=None)
         here = Context.here("full")
         repetitions = []
@@ -120,6 +122,8 @@ def reproduce(
         _exit(repetitions, as_json)
     with reporting_skipped_lines() as skipped_lines:
         named = names_of(env or [])
+        if is_set:
+            records, run = [*(records or []), Path(run)], Path(run).resolve().name
         found = read_all(records or default_folders(), skipped_lines)
         if broken := next((each for each in skipped_lines if not found and CUT not in each), None):
             raise RecordError(broken)
@@ -155,6 +159,8 @@ def _exit(repetitions: Sequence[Repetition], as_json: bool) -> None:
 def find(records: Sequence[Record], run: str, conditions: Sequence[str]) -> list[Record]:
     """Return the evidence of a run or its N-th record, or by conditions.
 
+    Records of other software are left out; `bench peers` measures them.
+
     Raises:
         NoSuchRunError: No record matches; lists the available ones.
     """
@@ -175,9 +181,9 @@ def find(records: Sequence[Record], run: str, conditions: Sequence[str]) -> list
         raise NoSuchRunError(
             f"reproduce: {condition}: no record of {ids[0]} that passes the others has it; leave it out"
         )
-    evidence = [record for record in chosen if record.is_evidence]
+    evidence = [record for record in chosen if record.is_evidence and "peer" not in record.point]
     if not evidence:
-        what = "is measured and correct" if chosen else f"meets {', '.join(conditions)}"
+        what = "is ours, measured and correct" if chosen else f"meets {', '.join(conditions)}"
         raise NoSuchRunError(f"reproduce: no record of {ids[0]} {what} (of {len(of_run)}); choose another one")
     return evidence
 

@@ -141,17 +141,18 @@ def test_records_are_found_by_run_number_and_condition():
     points = [{"env": "cartpole", "backend": "cpu", "n_envs": n, "n_agents": 1, "exact": False} for n in (1, 10)]
     records = [record(run_id="run-a", point=each) for each in points]
     records += [record(run_id="run-a", passed=False), record(run_id="run-b")]
+    records.append(record(run_id="run-b", case="peer", point={"peer": "gymnax", "env": "cartpole"}))
     assert find(records, "run-a", []) == records[:2]
     assert find(records, "run-a:2", []) == records[1:2]
     assert find(records, "run-a", ["n_envs=10", "exact=False", "case=env_step"]) == records[1:2]
-    assert find(records, "run-b", []) == find(records, "run-b:1", []) == records[3:]
+    assert find(records, "run-b", []) == find(records, "run-b:1", []) == records[3:4]
     for run, conditions, says in (
         ("run", [], "known are run-a, run-b"),
         ("chess", [], "known are run-a, run-b"),
         ("run-a:4", [], "N must be 1 to 3"),
         ("run-a:0", [], "N must be 1 to 3"),
         ("run-a:x", [], "N must be 1 to 3"),
-        ("run-a:3", [], "is measured and correct"),
+        ("run-a:3", [], "is ours, measured and correct"),
         ("run-a", ["n_envs=7"], "meets n_envs=7"),
     ):
         with pytest.raises(reproduce.NoSuchRunError, match=says):
@@ -298,6 +299,17 @@ def test_shipped_record_of_a_gpu_is_other_hardware_here():
     assert got.verdict == OTHER_HARDWARE
     assert got.estimate.value > 0
     assert got.differs["machine.cpu"][0] == "another"
+
+
+def test_set_is_found_by_its_folder(tmp_path, monkeypatch):
+    """The folder of a set stands for its run, and its records are read."""
+    repeated = []
+    monkeypatch.setattr(reproduce, "repeat", lambda then, *_: (repeated.append(then), compare(then, then, 0.1))[1])
+    then = record(run_id="a-set")
+    append(tmp_path / "a-set" / "records.jsonl", then)
+    (tmp_path / "a-set" / "manifest.json").write_text("{}")
+    bench("reproduce", tmp_path / "a-set")
+    assert repeated == [then]
 
 
 def test_runs_are_looked_for_in_sets_and_in_the_archive(tmp_path):

@@ -43,6 +43,14 @@ def check(case, *names):
     return {result.name: result for result in run_checks(case, names or CHECKS)}
 
 
+def test_module_that_raises_is_named_in_one_line(tmp_path, monkeypatch):
+    """The error of a module has its place, and no traceback of ours."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "raising_env.py").write_text("import math\n\nraise RuntimeError('planted')\n")
+    with pytest.raises(ConfigError, match=r"must not raise .*raising_env\.py, line 3: RuntimeError: planted\); import"):
+        load_class(str(tmp_path / "raising_env.py"))
+
+
 # ------------------------------------------------------------------ correct environments pass
 
 
