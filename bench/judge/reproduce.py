@@ -131,14 +131,16 @@ def reproduce(
     contexts = {preset: Context.here(preset) for preset in {record.preset for record in chosen}}
     repetitions = []
     register_outputs(*([out] if out else []), words=None)
-    states = availability()
+    states, told = availability(), set[str]()
     by_backend = groups_of(chosen, lambda record: missing_backend(record.point, states))
     for reason in sorted(by_backend, reverse=True):  # what cannot run is printed first
         answers = []
         for record in by_backend[reason]:
             answers.append(repeat(record, contexts[record.preset], tolerance, out, named))
             if not as_json and not answers[-1].is_skipped:
-                echo("\n".join(lines(answers[-1])))
+                new = [line for line in lines(answers[-1]) if not line.startswith(DIFFERS) or line not in told]
+                echo("\n".join(new))
+                told.update(new)
         for line in [] if as_json else lines_of_skipped(answers, len(chosen)):
             echo(line)
         repetitions += answers
@@ -395,6 +397,10 @@ def changed_files(sha: str | None) -> int | None:
         return None
 
 
+DIFFERS: Final = "  differs: "
+"""Beginning of the line of a difference, which the command prints once."""
+
+
 def lines(repetition: Repetition) -> list[str]:
     """Return the lines of text about a repetition."""
     head = f"{repetition.verdict}: {repetition.subject}"
@@ -405,8 +411,8 @@ def lines(repetition: Repetition) -> list[str]:
     for name, both in repetition.differs.items():
         if many[_kind(name)] <= MOST_LISTED:
             values = " -> ".join("none or unknown" if value is None else str(value) for value in both)
-            differs.append(f"  differs: {name}: {values}")
-    differs += [f"  differs: {n} {KINDS[kind]} (--json names them)" for kind, n in many.items() if n > MOST_LISTED]
+            differs.append(f"{DIFFERS}{name}: {values}")
+    differs += [f"{DIFFERS}{n} {KINDS[kind]} (--json names them)" for kind, n in many.items() if n > MOST_LISTED]
     return list(map(one_line, [head, *(f"  {reason}" for reason in repetition.reasons), *differs]))
 
 

@@ -278,6 +278,16 @@ def test_records_that_cannot_run_are_counted_by_reason(fake, monkeypatch):
     assert third.startswith("REPRODUCED: fake[")
 
 
+def test_difference_of_all_records_is_printed_once(fake):
+    """A difference that several records share is printed at the first."""
+    file, _ = fake
+    (recorded,) = read_all([file])
+    other = recorded.model_copy(update={"machine": {**recorded.machine, "cpu": "another"}})
+    file.write_text(other.to_line() * 3)
+    said = again(file, "--tolerance", "1000", exits=2)
+    assert (said.count("fake["), said.count("differs: machine.cpu: another")) == (3, 1)
+
+
 def test_record_cut_in_half_is_no_such_run(fake):
     """A truncated line is reported and skipped."""
     file, _ = fake
