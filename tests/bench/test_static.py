@@ -470,7 +470,8 @@ def test_kernels_are_read_twice_alike(tmp_path, monkeypatch):
     programs = [*chosen(["resetting"], ["pycuda"], 1_000, None, {})] * 2
     programs += chosen(["mine:Env"], ["pycuda"], None, None, {})
     first, again, (users,) = records_of(programs, ["sm_90"], CONTEXT, n_processes=1)
-    assert users.reason == f"RuntimeError: {envs.__file__}"
+    place = f"{tmp_path / 'mine.py'}, line 2: RuntimeError: {envs.__file__}"
+    assert f"mine:Env must not raise as it is imported ({place})" in users.reason
     assert [each.point["kernel"] for each in first] == ["reset_rows", "undo_done"]
     assert all(each.is_evidence and each.scope == "static" and each.samples_ns is None for each in first)
     rows = first[0]
