@@ -9,7 +9,7 @@ with quick_exit(), stoppable():
     gc.disable()  # what imports make stays: each collection would look at it again
     from warpdrive_min.cli import Commands, app
 
-    if sys.argv[1:2] == ["train"]:
+    if sys.argv[1:2] == ["train"]:  # other commands need none of these imports
         from warpdrive_min.commands import early
 
         early.start(sys.argv[1:])  # before torch is imported

@@ -287,9 +287,9 @@ def test_set_of_chosen_points_hides_no_set_of_all(here, monkeypatch, tmp_path):
 
 @pytest.fixture
 def peers_here(here, monkeypatch, tmp_path):
-    """Return a function that publishes a searched peer; it returns what it measured.
+    """Return a function that publishes a peer and returns measured variants.
 
-    Its variants take 10 s, 11 s, ... to a solution; some fail, with or without a failed check.
+    The peer is searched. The variants take 10 s, 11 s, ... to a solution; some fail, with or without a failed check.
     """
     jobs = next(each for each in search.groups(chosen("paper", ["cleanrl"], [])) if search.is_searched(each))
     variants, versions, measured = [job.axes["variant"] for job in jobs], {"cleanrl": "1.0"}, list[str]()

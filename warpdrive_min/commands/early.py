@@ -20,9 +20,9 @@ from warpdrive_min.training.paths import early
 
 def start(words: Sequence[str]) -> None:
     """Start what a command will need; its words are not checked yet."""
-    rank = os.environ.get("LOCAL_RANK")
     if words[:1] != ["train"] or {"--help", "--explain"} & set(words):
         return
+    rank = os.environ.get("LOCAL_RANK")
     try:
         index = int(rank or 0)
         given, _ = _Parser().parse_known_args(words[1:])

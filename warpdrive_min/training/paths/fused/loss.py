@@ -131,7 +131,7 @@ class LossRule(NamedTuple):
 
     @property
     def clipping(self) -> Clipping:
-        """Return what kernels are compiled for."""
+        """Return the terms that kernels have as constants."""
         return Clipping(self.is_clipped, self.value_clip)
 
 
