@@ -232,6 +232,12 @@ class CUDADataManager:
                 f"{self.free_bytes():,} are free); use fewer environments"
             ) from error
 
+    @property
+    def entries(self) -> dict[str, int]:
+        """Numbers per environment of each array with a row for each environment, by name."""
+        arrays = {name: self.tensor(name) for name in self.array_names() if name.isidentifier()}
+        return {name: array[0].numel() for name, array in arrays.items() if array.shape[:1] == (self.n_envs,)}
+
     def free_bytes(self) -> int:
         """Return the device's free memory in bytes; see `memory.free_bytes`."""
         return memory.free_bytes(self.device)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import copy
 import os
 import warnings
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Self
-
-import torch
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from warpdrive_min import backends, forks
-from warpdrive_min.backends.base import Constant, Language, Launch, Source
+from warpdrive_min.backends.base import Backend, Constant, Language, Launch, Source
 from warpdrive_min.backends.cuda_source import warp_drive_sizes, whole_text
 from warpdrive_min.constants import DONE, Constants
 from warpdrive_min.data_manager import CUDADataManager
@@ -39,6 +38,7 @@ from warpdrive_min.errors import (
     require_type,
 )
 from warpdrive_min.function_manager import CUDAFunctionFeed, CUDAFunctionManager
+from warpdrive_min.lazy import LazyModule
 from warpdrive_min.registrar import EnvironmentRegistrar
 from warpdrive_min.registrar import env_registrar as default_registrar
 from warpdrive_min.resetter import OWN_KERNEL, CUDAEnvironmentReset, launch_preserving
@@ -57,8 +57,27 @@ from warpdrive_min.rollouts import (
 from warpdrive_min.sampler import CUDASampler
 from warpdrive_min.spaces import action_bounds, space_of
 
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = LazyModule("torch", globals())
+
 STEP_NAMES: dict[Language, str] = {"numpy": "NumPy{}Step", "cuda_c": "Cuda{}Step", "numba": "Numba{}Step"}
 """Names of step kernels in WarpDrive's convention; ``step`` is looked up first."""
+
+
+def step_functions(
+    env: CUDAEnvironmentContext,
+    n_envs: int,
+    blocks_per_env: int,
+    backend: Backend,
+    *,
+    auto_reset: bool,
+    kind: Callable[..., CUDAFunctionManager] = CUDAFunctionManager,
+) -> CUDAFunctionManager:
+    """Return the manager of an environment's own kernels, before they are compiled."""
+    is_spread = bool(env.kernel_sequences(auto_reset))
+    return kind(env.num_agents, n_envs, blocks_per_env, backend=backend, spread=is_spread, fills=True)
 
 
 class EnvWrapper:
@@ -167,14 +186,13 @@ class EnvWrapper:
             self.n_agents, num_envs, self.blocks_per_env, self.episode_length, backend=self.backend
         )
         sequences = self.env.kernel_sequences(self.auto_reset)
-        self.cuda_function_manager = self.function_manager_class(
-            self.n_agents,
+        self.cuda_function_manager = step_functions(
+            self.env,
             num_envs,
             self.blocks_per_env,
-            process_id,
-            backend=self.backend,
-            spread=bool(sequences),
-            fills=True,
+            self.backend,
+            auto_reset=self.auto_reset,
+            kind=partial(self.function_manager_class, process_id=process_id),
         )
         self.cuda_function_manager.debug = self.debug
         self.cuda_function_manager.envs_before = self.envs_before
@@ -524,8 +542,8 @@ class EnvWrapper:
 
     def _subject(self, **constants: Constant) -> RolloutEnvironment:
         sources, loaded = self._loaded
-        given = self.env, self.cuda_data_manager, self.backend
-        return RolloutEnvironment(*given, sources, {**loaded, **constants}, self.step_all_envs)
+        kernels = self.env, self.n_envs, self.backend, sources, {**loaded, **constants}
+        return RolloutEnvironment(*kernels, self.cuda_data_manager, self.step_all_envs)
 
     def _why_no_launch(self) -> str:
         """Return the known reason against one launch for many steps, or ""."""

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -263,10 +263,32 @@ class CUDAFunctionManager:
         Raises:
             CompileError: No source for the language, the compiler's message, or a kernel name that is taken.
         """
+        return self.add_kernels(self.backend.compile(self._source(sources), self.with_defaults(constants or {})))
+
+    def build(
+        self,
+        sources: Mapping[Language, Source],
+        constants: Mapping[str, Constant] | None = None,
+        index: int | None = None,
+    ) -> None:
+        """Compile what `load` would, into the cache; any thread may call it.
+
+        Args:
+            sources: As of `load`.
+            constants: As of `load`.
+            index: Number of the GPU, which needs no torch; None: torch's current GPU.
+
+        Raises:
+            BackendUnavailable: The backend does not run CUDA C on a GPU.
+            CompileError: As of `load`.
+        """
+        self.backend.build(self._source(sources), self.with_defaults(constants or {}), index)
+
+    def _source(self, sources: Mapping[Language, Source]) -> Source:
         language = self.backend.language
         what, rule = f"backend {self.backend.name!r}", f"runs {language} kernels, and there is no source of one"
         require(language in sources, what, rule, do=f"sources: {known(sources)}", error=CompileError)
-        return self.add_kernels(self.backend.compile(sources[language], self.with_defaults(constants or {})))
+        return sources[language]
 
     def with_defaults(self, constants: Mapping[str, Constant]) -> dict[str, Constant]:
         """Return constants, with defaults for those of all kernels."""
@@ -441,6 +463,24 @@ class CUDAFunctionManager:
         if text not in self._warned:
             self._warned.add(text)
             warnings.warn(text, RuntimeWarning, stacklevel=5)
+
+
+class KernelPlan(NamedTuple):
+    """Kernels to compile, which need no arrays yet."""
+
+    functions: CUDAFunctionManager
+    """Manager that will launch them."""
+    sources: Mapping[Language, Source]
+    constants: Mapping[str, Constant]
+
+    def build(self, index: int | None = None) -> None:
+        """Compile into the cache; as `CUDAFunctionManager.build`."""
+        self.functions.build(self.sources, self.constants, index)
+
+    def load(self) -> CUDAFunctionManager:
+        """Compile and load; as `CUDAFunctionManager.load`."""
+        self.functions.load(self.sources, self.constants)
+        return self.functions
 
 
 class KernelFunction:

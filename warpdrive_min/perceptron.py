@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -93,8 +94,9 @@ class Perceptron:
         """
         places, n = dict[int, Indices](), 0
         for each in self.parameters:
-            places[id(each)] = np.arange(n, n + each.numel()).reshape(each.shape)
-            n += each.numel()
+            size = math.prod(each.shape)
+            places[id(each)] = np.arange(n, n + size).reshape(each.shape)
+            n += size
         networks = [[places[id(each)] for each in self.policy]]
         value = [places[id(each)] for each in self.value]
         if self.is_shared:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
-
-import torch
+from typing import TYPE_CHECKING, Final
 
 from warpdrive_min.backends.base import Argument, Launch
 from warpdrive_min.constants import AT_RESET, DONE, TIMESTEP
@@ -13,6 +11,12 @@ from warpdrive_min.data_manager import CUDADataManager
 from warpdrive_min.environment import seed_resets
 from warpdrive_min.errors import ConfigError, DataError, require
 from warpdrive_min.function_manager import CUDAFunctionFeed, CUDAFunctionManager, KernelFunction, core_sources
+from warpdrive_min.lazy import LazyModule
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = LazyModule("torch", globals())
 
 OWN_KERNEL: Final = "reset"
 """Name of an environment's own reset kernel."""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, NamedTuple, Protocol
-
-import torch
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 
 from warpdrive_min.backends.base import (
     ACTIONS,
@@ -23,6 +22,7 @@ from warpdrive_min.backends.base import (
     rows_of,
 )
 from warpdrive_min.backends.cuda_rollouts import EPISODES, ROLLOUT, ROLLOUT_WITH_POLICY, entries_constant
+from warpdrive_min.backends.cuda_source import whole_text
 from warpdrive_min.constants import EPISODE, FINAL_OBSERVATIONS, RESET_SEED, Constants
 from warpdrive_min.data_manager import CUDADataManager
 from warpdrive_min.errors import CompileError, DataError, require, require_int
@@ -31,11 +31,18 @@ from warpdrive_min.function_manager import (
     FILLING_BLOCKS_OF_A_POLICY,
     MULTIPROCESSORS,
     CUDAFunctionManager,
+    KernelPlan,
     LaunchShape,
 )
+from warpdrive_min.lazy import LazyModule
 from warpdrive_min.perceptron import Layout, Packed, Perceptron, perceptron_of, why_no_kernel
 from warpdrive_min.sampler import CUDASampler, finite_bounds
 from warpdrive_min.spaces import action_types, category_counts
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = LazyModule("torch", globals())
 
 Keep = Literal["last", "all"]
 """Steps whose results are returned: the last, or all."""
@@ -104,16 +111,15 @@ class RolloutMode:
 
 
 @dataclass(frozen=True, slots=True)
-class RolloutEnvironment:
-    """Environment of a wrapper with its arrays and kernels, for rollouts."""
+class Copies:
+    """Copies of an environment, which may not have arrays yet."""
 
     env: Any
-    data: CUDADataManager
+    n_envs: int
     backend: Backend
     sources: Mapping[Language, Source]
     constants: Mapping[str, Constant]
-    step: Callable[[], None]
-    """Function that takes one env step in all environments."""
+    """Constants of its step."""
 
     @property
     def spaces(self) -> Sequence[Any]:
@@ -124,6 +130,72 @@ class RolloutEnvironment:
     def n_agents(self) -> int:
         """Number of agents in each environment."""
         return len(self.spaces)
+
+    @property
+    def is_on_gpu(self) -> bool:
+        """True if a GPU runs the kernels."""
+        return self.backend.threads is None
+
+    def layout(self, perceptron: Perceptron) -> Layout:
+        """Return the order of a policy's weights in a kernel."""
+        if not self.is_on_gpu:
+            return "rows"
+        return "columns" if perceptron.in_order else "tiles"
+
+    def with_policy(
+        self,
+        perceptron: Perceptron,
+        entries: Mapping[str, int],
+        *,
+        keeps_all: bool = False,
+        records: bool = False,
+        is_tf32: bool = False,
+    ) -> KernelPlan:
+        """Return the kernel of steps with a policy.
+
+        Args:
+            perceptron: Layers of the policy; only their shapes matter.
+            entries: As `CUDADataManager.entries`.
+            keeps_all: It stores all steps, not the last one.
+            records: It writes what training needs.
+            is_tf32: Products use TF32.
+        """
+        how: dict[str, Any] = {"fills": True, "blocks_below": FILLING_BLOCKS_OF_A_POLICY}
+        functions = CUDAFunctionManager(self.n_agents, self.n_envs, backend=self.backend, **how)
+        is_small = perceptron.sizes[-1] <= 32 and self.n_envs <= FEW_ENVS_OF_A_POLICY
+        if self.is_on_gpu and self.n_agents == 1 and is_small:
+            functions.shape = LaunchShape.of_rows(1)  # warps with half the rows take less time for a step
+        functions.fused[ROLLOUT_WITH_POLICY] = "act + draw + env step + reset" + (" + record" if records else "")
+        flags = {"KEEP_ALL": keeps_all, "RECORDS": records, "TF32": is_tf32, **POLICY_DRAW_CONSTANTS}
+        sizes = perceptron.constants(self.layout(perceptron))
+        return self.many_steps(functions, {**flags, **sizes}, entries)
+
+    def episodes(self, network: Mapping[str, Constant], entries: Mapping[str, int]) -> KernelPlan:
+        """Return the kernel of `Episodes`."""
+        functions = CUDAFunctionManager(self.n_agents, self.n_envs, backend=self.backend)
+        functions.shape = LaunchShape.of_rows(self.n_agents)
+        functions.fused[EPISODES] = "network + choice + env step"
+        draw = {**POLICY_DRAW_CONSTANTS, "ARGMAX": True, "LOG_PROB": False, "N_CATEGORIES": network["N_OUTPUTS"]}
+        return self.many_steps(functions, {**draw, **network, "PLAYS_EPISODES": True}, entries)
+
+    def many_steps(
+        self, functions: CUDAFunctionManager, own: Mapping[str, Constant], entries: Mapping[str, int]
+    ) -> KernelPlan:
+        """Return a kernel with constants of its own; for ``entries`` see `with_policy`."""
+        if self.backend.language == "cuda_c":  # an array that the source does not name would only change its key
+            text = whole_text(Path(self.sources["cuda_c"]))
+            entries = {name: n for name, n in entries.items() if name in (ACTIONS, *KEPT) or name in text}
+        numbers = {entries_constant(name): n for name, n in {**entries, "draws": 1}.items()}
+        return KernelPlan(functions, self.sources, {**self.constants, **own, **numbers})
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutEnvironment(Copies):
+    """Environment of a wrapper with its arrays and kernels, for rollouts."""
+
+    data: CUDADataManager
+    step: Callable[[], None]
+    """Function that takes one env step in all environments."""
 
 
 class Rollouts:
@@ -138,7 +210,7 @@ class Rollouts:
         self._subject = subject
         self._obstacle = obstacle
         self._managers: dict[tuple[bool, bool], CUDAFunctionManager] = {}
-        self._of_policies: dict[tuple[Any, ...], CUDAFunctionManager] = {}
+        self._of_policies: dict[str, CUDAFunctionManager] = {}
 
     @property
     def mode(self) -> RolloutMode:
@@ -276,10 +348,8 @@ class Rollouts:
             ConfigError: As `bound`.
         """
         self._check_policy(policy)
-        acting = perceptron_of(policy)
-        if isinstance(acting, Perceptron):
-            acting = replace(acting, value=())
-        kernel = self._kernel_of(acting, keeps_all=True, records=True, is_tf32=is_tf32)
+        acting = _without_value(policy)
+        kernel = self._kernel_of(acting, **_COLLECTS, is_tf32=is_tf32)
         if isinstance(kernel, str):
             return kernel
         assert isinstance(acting, Perceptron)
@@ -293,6 +363,11 @@ class Rollouts:
 
         return collect
 
+    def collection(self, policy: Policy, *, is_tf32: bool = False) -> KernelPlan | None:
+        """Return the kernel of `bound_collection` to compile; None if there is none."""
+        found = self._planned(_without_value(policy), **_COLLECTS, is_tf32=is_tf32)
+        return None if isinstance(found, str) else found
+
     def _check_policy(self, policy: Policy) -> None:
         spaces, rule = self._subject.spaces, "the actions of a policy must be discrete"
         is_choice, do = not hasattr(spaces[0], "low"), "use a Trainer for a Box"
@@ -302,10 +377,26 @@ class Rollouts:
         has_array, rule = self._subject.data.is_data_on_device(Constants.OBSERVATIONS), "needs an array 'observations'"
         require(has_array, "rollout", rule, self._subject.data.array_names(), "use a Trainer for a Dict")
 
-    def _kernel_of(
-        self, perceptron: Perceptron | str, *, keeps_all: bool = False, records: bool = False, is_tf32: bool = False
-    ) -> CUDAFunctionManager | str:
-        """Return the manager of a kernel ``rollout_with_policy``, or a reason against one."""
+    def _kernel_of(self, perceptron: Perceptron | str, **how: bool) -> CUDAFunctionManager | str:
+        """Return the manager of a kernel ``rollout_with_policy``, or a reason against one.
+
+        Its options are those of `Copies.with_policy`.
+        """
+        found = self._planned(perceptron, **how)
+        if isinstance(found, str):
+            return found
+        assert isinstance(perceptron, Perceptron)
+        options = sorted(name for name, is_on in how.items() if is_on)
+        key = str((options, perceptron.constants(self._subject.layout(perceptron))))
+        if key not in self._of_policies:
+            try:
+                self._of_policies[key] = found.load()
+            except CompileError as error:
+                return f"it has no rollout kernel with a policy: {error}"
+        return self._of_policies[key]
+
+    def _planned(self, perceptron: Perceptron | str, **how: bool) -> KernelPlan | str:
+        """Return a kernel ``rollout_with_policy`` to compile, or a known reason against one."""
         subject = self._subject
         if self._obstacle:
             return self._obstacle
@@ -319,28 +410,7 @@ class Rollouts:
             return perceptron
         if reason := why_no_kernel(perceptron.sizes, perceptron.activation):
             return reason
-        sizes = perceptron.constants(self._layout(perceptron))
-        key = keeps_all, records, is_tf32, *sizes.items()
-        if key not in self._of_policies:
-            how: dict[str, Any] = {"fills": True, "blocks_below": FILLING_BLOCKS_OF_A_POLICY}
-            manager = CUDAFunctionManager(subject.n_agents, subject.data.n_envs, backend=subject.backend, **how)
-            on_gpu, n_choices = subject.data.device.type == "cuda", perceptron.sizes[-1]
-            if on_gpu and subject.n_agents == 1 and n_choices <= 32 and subject.data.n_envs <= FEW_ENVS_OF_A_POLICY:
-                manager.shape = LaunchShape.of_rows(1)  # warps with half the rows take less time for a step
-            flags = {"KEEP_ALL": keeps_all, "RECORDS": records, "TF32": is_tf32, **POLICY_DRAW_CONSTANTS}
-            try:
-                manager.load(subject.sources, {**subject.constants, **flags, **sizes, **entries_of(subject.data)})
-            except CompileError as error:
-                return f"it has no rollout kernel with a policy: {error}"
-            manager.fused[ROLLOUT_WITH_POLICY] = "act + draw + env step + reset" + (" + record" if records else "")
-            self._of_policies[key] = manager
-        return self._of_policies[key]
-
-    def _layout(self, perceptron: Perceptron) -> Layout:
-        """Return the order of a policy's weights in a kernel."""
-        if self._subject.data.device.type != "cuda":
-            return "rows"
-        return "columns" if perceptron.in_order else "tiles"
+        return subject.with_policy(perceptron, subject.data.entries, **how)
 
     def _act_fused(
         self,
@@ -364,7 +434,7 @@ class Rollouts:
             recorder: Arrays recorded for training; empty: nothing is recorded.
         """
         data = self._subject.data
-        weights = Packed(perceptron.parameters, perceptron.order(self._layout(perceptron)))
+        weights = Packed(perceptron.parameters, perceptron.order(self._subject.layout(perceptron)))
         loaded = kernel.kernel(ROLLOUT_WITH_POLICY)
         rows = self._flat_rows(loaded, given)
         if seen is not None:
@@ -395,7 +465,6 @@ class Rollouts:
 
         return act
 
-    @torch.no_grad()
     def _act_stepwise(
         self,
         n_steps: int,
@@ -440,9 +509,8 @@ class Rollouts:
             manager = CUDAFunctionManager(subject.n_agents, subject.data.n_envs, **how)
             flags: dict[str, Constant] = {"KEEP_ALL": keeps_all, "RANDOM": is_random}
             try:
-                constants = {**subject.constants, **flags, **self._actions(), **entries_of(subject.data)}
-                manager.load(subject.sources, constants)
-                manager.kernel(ROLLOUT)
+                kernel = subject.many_steps(manager, {**flags, **self._actions()}, subject.data.entries)
+                kernel.load().kernel(ROLLOUT)
             except CompileError as error:
                 self._obstacle = f"it has no rollout kernel: {error}"
             else:
@@ -548,23 +616,9 @@ class Episodes:
     """
 
     def __init__(self, subject: RolloutEnvironment, network: Mapping[str, Constant]) -> None:
-        self._subject, data = subject, subject.data
-        self._functions = CUDAFunctionManager(subject.n_agents, data.n_envs, backend=subject.backend)
-        self._functions.shape = LaunchShape.of_rows(subject.n_agents)
-        self._functions.fused[EPISODES] = "network + choice + env step"
-        draw = {**POLICY_DRAW_CONSTANTS, "ARGMAX": True, "LOG_PROB": False, "N_CATEGORIES": network["N_OUTPUTS"]}
-        own = {**subject.constants, **draw, **network, **entries_of(data), "PLAYS_EPISODES": True}
-        self.constants = self._functions.with_defaults(own)
-        """Constants of the kernel."""
-
-    def compile(self) -> None:
-        """Compile the kernel into the cache; any thread may call it.
-
-        Raises:
-            BackendUnavailable: The backend does not run CUDA C on a GPU.
-            CompileError: The environment's step cannot be repeated in a launch, or the kernel does not compile.
-        """
-        self._subject.backend.build(self._subject.sources["cuda_c"], self.constants)
+        self._data = subject.data
+        self.kernel = subject.episodes(network, subject.data.entries)
+        """Kernel, before it is compiled."""
 
     def bound(self, n_steps: int, **arguments: torch.Tensor) -> Launch:
         """Return a launch of up to ``n_steps`` steps, until all episodes are over.
@@ -575,10 +629,9 @@ class Episodes:
                 and ``episode_steps``, (n_envs,) float32.
 
         Raises:
-            CompileError: As `compile`.
+            CompileError: The environment's step cannot be repeated in a launch, or the kernel does not compile.
         """
-        self._functions.load(self._subject.sources, self.constants)
-        return self._functions.bind(EPISODES, self._subject.data, n_steps=n_steps, **arguments)
+        return self.kernel.load().bind(EPISODES, self._data, n_steps=n_steps, **arguments)
 
 
 POLICY_DRAW_CONSTANTS: Final[dict[str, Constant]] = {
@@ -592,6 +645,8 @@ POLICY_DRAW_CONSTANTS: Final[dict[str, Constant]] = {
 """Constants for a policy's draws: one choice from logits, with log-probability."""
 POLICY_OUTPUTS: Final = ("log_probs", "values")
 """Outputs of a policy for each step, apart from its actions."""
+_COLLECTS: Final = {"keeps_all": True, "records": True}
+"""Options of a kernel that collects training steps."""
 
 
 def _zeros(n_steps: int, name: str, array: torch.Tensor) -> torch.Tensor:
@@ -602,14 +657,10 @@ def _zeros(n_steps: int, name: str, array: torch.Tensor) -> torch.Tensor:
     return array.new_zeros((n_steps, *array.shape), dtype=torch.bool if name in FLAGS else array.dtype)
 
 
-def entries_of(data: CUDADataManager) -> dict[str, Constant]:
-    """Return the constants with each array's entries per environment.
-
-    Only for arrays with a row for each environment.
-    """
-    arrays = {name: data.tensor(name) for name in data.array_names() if name.isidentifier()}
-    entries = {name: array[0].numel() for name, array in arrays.items() if array.shape[:1] == (data.n_envs,)}
-    return {entries_constant(name): n for name, n in {**entries, "draws": 1}.items()}
+def _without_value(policy: Policy) -> Perceptron | str:
+    """Return the layers that choose actions, or the reason why kernels cannot use them."""
+    found = perceptron_of(policy)
+    return found if isinstance(found, str) else replace(found, value=())
 
 
 def _multiprocessors(device: torch.device) -> int:

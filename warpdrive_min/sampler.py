@@ -9,10 +9,9 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import numpy as np
-import torch
 
 from warpdrive_min.backends.base import Argument, Constant, Launch
 from warpdrive_min.constants import Constants
@@ -21,8 +20,14 @@ from warpdrive_min.data_feed import DataFeed
 from warpdrive_min.data_manager import CUDADataManager
 from warpdrive_min.errors import ActionError, ConfigError, DataError, known, require
 from warpdrive_min.function_manager import CUDAFunctionManager, KernelCall, core_sources
+from warpdrive_min.lazy import LazyModule
 from warpdrive_min.rng import STREAM_ACTIONS, seed_words
 from warpdrive_min.spaces import action_bounds
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = LazyModule("torch", globals())
 
 SEED: Final = "_sampler_seed_"
 """Low and high word of the sampler's seed, (2,) int32."""

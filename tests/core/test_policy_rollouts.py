@@ -400,7 +400,8 @@ def test_episodes_compile_for_the_gpu(form, hidden):
     network = Sizes(n_features, hidden, hidden, n_choices, 1, False).layers(is_tanh=True, is_tf32=False)
     wrapper = made(form, "host", 3, exact=False)
     assert wrapper.episodes(network) == "backend 'host' does not run CUDA C on a GPU"
-    constants = Episodes(wrapper._subject(AUTO_RESET=False), network).constants
+    kernel = Episodes(wrapper._subject(AUTO_RESET=False), network).kernel
+    constants = kernel.functions.with_defaults(kernel.constants)
     source = Path(wrapper.env.kernel_sources["cuda_c"])
     assert list(cuda_c.declared(source, constants)) == ["play_episodes"]
     assert b"play_episodes" in cuda_c.compile_cubin(source, constants, "sm_90").read_bytes()
@@ -411,7 +412,7 @@ def test_episodes_compile_only_on_a_gpu():
     network = Sizes(4, 8, 8, 2, 1, False).layers(is_tanh=True, is_tf32=False)
     episodes = Episodes(made("cartpole", "host", 3, exact=False)._subject(AUTO_RESET=False), network)
     with pytest.raises(BackendUnavailable, match=r"'host': must run CUDA C on a GPU .*; use pycuda"):
-        episodes.compile()
+        episodes.kernel.build()
 
 
 def test_step_that_no_policy_can_act_between_says_so(tmp_path):

@@ -22,9 +22,9 @@ from tests.support import (
 from warpdrive_min import CUDASampler, EnvWrapper
 from warpdrive_min.backends import cuda_c
 from warpdrive_min.errors import CompileError, ConfigError, DataError
-from warpdrive_min.function_manager import LaunchShape
+from warpdrive_min.function_manager import CUDAFunctionManager, LaunchShape
 from warpdrive_min.policies import random_policy
-from warpdrive_min.rollouts import Steps, entries_of
+from warpdrive_min.rollouts import Steps
 
 SEED = 5
 FORMS = [form for form, (name, _) in SCENARIOS.items() if name != "covid19_economy"]
@@ -202,11 +202,12 @@ def test_rollouts_compile_for_the_gpu(form):
     """
     rollouts = made(form, "host", 3).prepared_rollouts()
     subject = rollouts._subject
-    own = {**subject.constants, **LaunchShape.of(subject.n_agents).constants(), **rollouts._actions()}
-    own |= {"N_AGENTS": subject.n_agents, "EXACT": False, **entries_of(subject.data)}
+    functions = CUDAFunctionManager(subject.n_agents, backend="cpu")
     source = Path(subject.env.kernel_sources["cuda_c"])
     for keeps_all, is_random in ((True, True), (False, True), (False, False)):
-        cubin = cuda_c.compile_cubin(source, {**own, "KEEP_ALL": keeps_all, "RANDOM": is_random}, "sm_90")
+        flags = {"KEEP_ALL": keeps_all, "RANDOM": is_random, **rollouts._actions()}
+        own = functions.with_defaults(subject.many_steps(functions, flags, subject.data.entries).constants)
+        cubin = cuda_c.compile_cubin(source, own, "sm_90")
         assert b"rollout" in cubin.read_bytes()
 
 

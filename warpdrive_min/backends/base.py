@@ -226,8 +226,13 @@ class Backend(abc.ABC):
             CompileError: The source does not compile; with the compiler's message.
         """
 
-    def build(self, source: Source, constants: Mapping[str, Constant]) -> Path:
-        """Compile for torch's current GPU into the cache; any thread may call it.
+    def build(self, source: Source, constants: Mapping[str, Constant], index: int | None = None) -> Path:
+        """Compile for a GPU into the cache; any thread may call it.
+
+        Args:
+            source: As of `compile`.
+            constants: As of `compile`.
+            index: Number of the GPU, which needs no torch; None: torch's current GPU.
 
         Raises:
             BackendUnavailable: The backend does not run CUDA C on a GPU.

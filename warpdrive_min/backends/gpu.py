@@ -44,7 +44,7 @@ class GpuBackend(Backend):
         torch.cuda.synchronize()
 
     def start(self, index: int) -> Callable[[], None]:
-        """Create the context of a GPU, which torch will use, and load NVRTC.
+        """Create the context of a GPU, which torch will use.
 
         Imports no torch; any thread may call it. Returns a function that releases the context.
 
@@ -56,8 +56,6 @@ class GpuBackend(Backend):
         _call("cuInit", 0)
         _call("cuDeviceGet", ctypes.byref(device), index)
         _call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
-        if (cuda_c.gpu_compiler() or "").startswith("nvrtc"):
-            cuda_c.nvrtc()
         return functools.partial(_call, "cuDevicePrimaryCtxRelease_v2", device)
 
     @property
@@ -148,8 +146,7 @@ class CudaProgram:
         needed, most = max(self._shared_bytes.values(), default=0), _attribute(MAX_SHARED_BYTES_OPTIN, index)
         rule = "a block must need at most the GPU's shared memory"
         require(needed <= most, str(self.source), f"{rule}, {most:,} bytes", needed, error=CompileError)
-        major, minor = (_attribute(each, index) for each in CAPABILITY)
-        return cuda_c.compile_cubin(self.source, self._constants, f"sm_{major}{minor}")
+        return cuda_c.compile_cubin(self.source, self._constants, architecture(index))
 
     def load(self) -> None:
         """Compile for torch's current GPU, cached, and load; any thread may call it.
@@ -179,6 +176,13 @@ class CudaProgram:
 def _most_shared_bytes() -> int:
     """Return the most shared memory of a block on torch's current GPU."""
     return _attribute(MAX_SHARED_BYTES_OPTIN, torch.cuda.current_device())
+
+
+@functools.cache
+def architecture(index: int) -> str:
+    """Return a GPU's architecture, such as ``"sm_90"``; needs no torch."""
+    major, minor = (_attribute(each, index) for each in CAPABILITY)
+    return f"sm_{major}{minor}"
 
 
 def _attribute(number: int, index: int) -> int:

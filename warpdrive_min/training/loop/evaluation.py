@@ -149,7 +149,7 @@ class EvaluationEnvs:
 
         In a rehearsal their kernel compiles in another thread.
         """
-        if self._borrowed is None and self._episodes is not None and not compiled_ahead(self._episodes[0].compile):
+        if self._borrowed is None and self._episodes is not None and not compiled_ahead(self._episodes[0].kernel.build):
             self._launch  # noqa: B018  (loads the kernel)
 
     def close(self) -> None:
