@@ -59,6 +59,8 @@ OFF: Final = -1
 """Value of `TrainerConfig.neg_pos_env_ratio` that turns it off."""
 MAX_UNITS, MAX_LAYERS = 2**16, 100
 """Maximum units of a layer, and maximum number of layers."""
+BEST_EPISODES: Final = 100
+"""Maximum episodes to judge a checkpoint by; fewer with fewer environments."""
 MAX_STEPS: Final = 1_000_000
 """Maximum optimiser steps in an iteration; each is a launch."""
 MAX_FILE: Final = 2**22

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, Final
@@ -22,7 +23,7 @@ from warpdrive_min.sampler import CUDASampler
 from warpdrive_min.tracing import named
 from warpdrive_min.training import build
 from warpdrive_min.training.build import make_exact
-from warpdrive_min.training.config import RunConfig, precision
+from warpdrive_min.training.config import BEST_EPISODES, RunConfig, precision
 from warpdrive_min.training.defaults import own_defaults
 from warpdrive_min.training.loop import checkpoint, evaluation
 from warpdrive_min.training.loop.arrays import Agents, PolicyMap, SharedLayout
@@ -47,8 +48,6 @@ log = logging.getLogger(__name__)
 
 WARPDRIVE_ARGUMENTS: Final = "warpdrive_min.dialect.layout:trainer_arguments"
 """Function that returns our arguments for WarpDrive's keywords."""
-BEST_EPISODES: Final = 100
-"""Maximum episodes to judge a checkpoint by; fewer with fewer environments."""
 EPISODE_STATES: Final = "warpdrive_min.dialect.episodes:episode_states"
 
 
@@ -316,7 +315,8 @@ class Trainer(Run):
         recorder, greedy = self.recorders[groups[0].arrays.suffix], self.exploration["greedy"]
         as_graph = chosen.captures_graphs()
         self._evaluator = evaluation.Evaluator(wrapper, self.policy_map, self.layout, as_graph=as_graph)
-        with ahead.compiled(device, self._rehearse):
+        rollouts_rehearsed = partial(chosen.rehearse_fused_rollout, recorder, greedy=greedy)
+        with ahead.compiled(device, partial(self._rehearse, rollouts_rehearsed)):
             self.fused_rollout: Launch | str = chosen.bind_fused_rollout(recorder, self.sampler, greedy=greedy)
             """Launch of a whole rollout, or the reason against it."""
             n_single = 0 if callable(self.fused_rollout) else self.n_steps
@@ -334,16 +334,18 @@ class Trainer(Run):
         self._update: Captured = Captured(backend, self.update, as_graph=as_graph, name=update)
         self._acts = [named(f"act of {group.name}", group.act) for group in groups]
 
-    def _rehearse(self) -> None:
+    def _rehearse(self, rehearse_rollout: Callable[[], bool]) -> None:
         """Launch the kernels of learning, acting and evaluation, for `ahead.compiled`.
 
-        The slowest are first.
+        The slowest are first. A kernel of whole rollouts acts by itself.
         """
+        learning = [group for group in self.groups.values() if group.exact is None and group.buffer is not None]
         with precision(self.config.trainer.precision, self.wrapper.cuda_data_manager.device):
-            for group in self.groups.values():
-                if group.exact is None and group.buffer is not None:
-                    if (rehearse := getattr(group.algorithm, "rehearse", None)) is not None:
-                        rehearse(group.buffer)
+            for group in learning:
+                if (rehearse := getattr(group.algorithm, "rehearse", None)) is not None:
+                    rehearse(group.buffer)
+            if not rehearse_rollout():
+                for group in learning:
                     group.rehearse()
         self._prepare_evaluation()
         if self._saves:

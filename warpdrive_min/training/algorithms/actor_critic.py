@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final
 
 import torch
 
-from warpdrive_min.backends.base import Backend, Launch
+from warpdrive_min.backends.base import Backend
 from warpdrive_min.perceptron import perceptron_of
 from warpdrive_min.tracing import named
 from warpdrive_min.training.algorithms import losses
@@ -236,15 +236,16 @@ class ActorCriticAlgorithm:
                 self._choose_environments(buffer, self._negatives, self.weights)
             self.compute_values(buffer)
             scale = self._reward_scale
-            self._prepared_scan(buffer, buffer.rewards if scale is None else scale.scaled(buffer, self.stopped))()
+            rewards = buffer.rewards if scale is None else scale.scaled(buffer, self.stopped)
+            self._scan.prepared(self._scanned(buffer, rewards))()
             if self.config.normalize_return:
                 self.returns.copy_(self.normalised_returns())
                 self.advantages.copy_(self.returns - self.values[:-1])
 
-    def _prepared_scan(self, buffer: RolloutBuffer, rewards: Tensor) -> Launch:
+    def _scanned(self, buffer: RolloutBuffer, rewards: Tensor) -> Scanned:
         values, advantages = (self.values[:-1], self.advantages) if self._values_come_first else (None, None)
         ends, after = (buffer.terminated, buffer.truncated), (self.values[-1], self._truncated_values)
-        return self._scan.prepared(Scanned(rewards, values, *ends, *after, advantages, self.returns))
+        return Scanned(rewards, values, *ends, *after, advantages, self.returns)
 
     def normalised_returns(self) -> Tensor:
         """Return the standardised returns of the rollout."""
@@ -317,13 +318,17 @@ class ActorCriticAlgorithm:
         if self.critic is None:
             self.compute_values(buffer)
         self.optimiser.rehearse()
+        if self._shuffle is not None:
+            self._shuffle.rehearse()
+        if self._reward_scale is None:
+            self._scan.rehearse(self._scanned(buffer, buffer.rewards))
 
     def prepare(self, buffer: RolloutBuffer) -> None:
         """Prepare the launches of kernels other than Triton's, as their first use does."""
         if self._shuffle is not None:
             self._shuffle.prepared  # noqa: B018
         if self._reward_scale is None:
-            self._prepared_scan(buffer, buffer.rewards)
+            self._scan.prepared(self._scanned(buffer, buffer.rewards))
 
     def _minibatch(self, k: int) -> Rows:
         if self._shuffle is None:

@@ -9,11 +9,12 @@ import torch
 from warpdrive_min import backends
 from warpdrive_min.backends.base import Argument, Backend, Launch
 from warpdrive_min.errors import DataError, require
-from warpdrive_min.function_manager import CUDAFunctionManager, core_sources
+from warpdrive_min.function_manager import CUDAFunctionManager, KernelPlan, core_sources
 from warpdrive_min.training.loop.rollout import RolloutBuffer
 from warpdrive_min.training.models.normalisation import LARGEST, Moments, RunningMoments
 from warpdrive_min.training.models.parts import by_member
 from warpdrive_min.training.paths.exact.exact import Exact
+from warpdrive_min.training.paths.triton.launch import planned_ahead
 
 Key = tuple[tuple[int, torch.Size] | None, ...]
 
@@ -132,11 +133,7 @@ class ReturnScan:
         require(is_paired, "returns", rule, do="pass both or neither", error=DataError)
         needs = "WarpDrive's rule" if self._is_compat else f"lam={self._lam}"
         require(values is not None or not self.needs_values, "returns", f"{needs} needs values", None, error=DataError)
-        n_envs, n_agents = self._rows
-        manager = CUDAFunctionManager(1, n_envs * n_agents, backend=self._backend)
-        # EXACT: never contracted, so that every backend computes the same.
-        constants = {"AGENTS_PER_ENV": n_agents, "COMPAT": self._is_compat, "EXACT": True}
-        manager.load(core_sources("scan"), {**constants, "VALUES": values is not None, "CUTS": cut_values is not None})
+        manager = self._plan(has_values=values is not None, has_cuts=cut_values is not None).load()
         arguments: dict[str, Argument] = {
             name: self._unused(name) if array is None else _by_row(array) for name, array in arrays.items()
         }
@@ -144,6 +141,18 @@ class ReturnScan:
         arguments |= {"n_steps": n_steps, "n_cuts": n_cuts, "n_rows": manager.n_envs}
         kernel = manager.kernel("scan")
         return manager.prepare(kernel, [arguments[parameter.name] for parameter in kernel.parameters])
+
+    def _plan(self, *, has_values: bool, has_cuts: bool) -> KernelPlan:
+        n_envs, n_agents = self._rows
+        functions = CUDAFunctionManager(1, n_envs * n_agents, backend=self._backend)
+        # EXACT: never contracted, so that every backend computes the same.
+        of_kernel = {"AGENTS_PER_ENV": n_agents, "COMPAT": self._is_compat, "EXACT": True}
+        return KernelPlan(functions, core_sources("scan"), {**of_kernel, "VALUES": has_values, "CUTS": has_cuts})
+
+    def rehearse(self, given: Scanned) -> None:
+        """Compile the kernel of `prepared`, for `ahead.compiled`."""
+        has_cuts = given.cut_values is not None and not self._is_compat
+        planned_ahead(self._plan(has_values=given.values is not None, has_cuts=has_cuts))
 
     def _check(self, name: str, array: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         device = self._backend.device

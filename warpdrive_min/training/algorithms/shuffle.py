@@ -11,8 +11,9 @@ import torch
 from warpdrive_min import backends
 from warpdrive_min.backends.base import Argument, Backend, Launch
 from warpdrive_min.errors import require
-from warpdrive_min.function_manager import CUDAFunctionManager, core_sources
+from warpdrive_min.function_manager import CUDAFunctionManager, KernelPlan, core_sources
 from warpdrive_min.rng import seed_words
+from warpdrive_min.training.paths.triton.launch import planned_ahead
 
 
 class RandomIndices:
@@ -42,11 +43,17 @@ class RandomIndices:
         self.seed = torch.tensor(words, dtype=torch.int32, device="cpu").to(device)
         """Low and high word of each seed, (2 * seeds,) int32."""
 
+    @property
+    def _plan(self) -> KernelPlan:
+        return KernelPlan(CUDAFunctionManager(1, len(self.indices), backend=self._backend), core_sources("shuffle"), {})
+
     @functools.cached_property
     def _functions(self) -> CUDAFunctionManager:
-        functions = CUDAFunctionManager(1, len(self.indices), backend=self._backend)
-        functions.load(core_sources("shuffle"))
-        return functions
+        return self._plan.load()
+
+    def rehearse(self) -> None:
+        """Compile the kernels, for `ahead.compiled`."""
+        planned_ahead(self._plan)
 
     def state(self) -> dict[str, torch.Tensor]:
         """Return the live tensors to resume from."""

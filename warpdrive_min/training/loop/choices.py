@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
 import torch
 
-from warpdrive_min.backends.base import Launch
+from warpdrive_min.backends.base import Argument, Launch
 from warpdrive_min.constants import FINAL_OBSERVATIONS, TERMINATED, TRUNCATED, Constants
 from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.environment import Environment
@@ -22,6 +22,7 @@ from warpdrive_min.training.loop.rollout import RolloutRecorder
 from warpdrive_min.training.models.parts import trunks_and_heads
 from warpdrive_min.training.paths.facts import Facts
 from warpdrive_min.training.paths.table import Choice, choose
+from warpdrive_min.training.paths.triton.launch import planned_ahead
 
 
 class Choices:
@@ -103,6 +104,21 @@ class Choices:
             return None
         return lambda t: cast(Launch, bound_step(observations=rows[t]))
 
+    def rehearse_fused_rollout(self, recorder: RolloutRecorder, *, greedy: bool) -> bool:
+        """Compile the kernel of whole rollouts, for `ahead.compiled`; False if there is none."""
+        _, choice = self._rollout(recorder.all_steps_arguments(), greedy=greedy)
+        if not choice.is_fast:
+            return False
+        kernel = self.wrapper.prepared_rollouts().collection(
+            self.groups[0].acting, is_tf32=self.trainer.precision == "tf32"
+        )
+        return kernel is not None and planned_ahead(kernel)
+
+    def _rollout(self, of_all: Mapping[str, Argument] | None, *, greedy: bool) -> tuple[Facts, Choice]:
+        more = {"is_direct": self.groups[0].is_direct, "writes_last_observations": of_all is not None}
+        facts = self._facts(is_greedy=greedy, **more)
+        return facts, self._choose("rollout", facts)
+
     def bind_fused_rollout(self, recorder: RolloutRecorder, sampler: CUDASampler, *, greedy: bool) -> Launch | str:
         """Return a launch of a whole rollout, or why it cannot exist.
 
@@ -110,9 +126,7 @@ class Choices:
             ConfigError: The config requires one launch, which is impossible.
         """
         group, of_all = self.groups[0], recorder.all_steps_arguments()
-        more = {"is_greedy": greedy, "is_direct": group.is_direct, "writes_last_observations": of_all is not None}
-        facts = self._facts(**more)
-        choice = self._choose("rollout", facts)
+        facts, choice = self._rollout(of_all, greedy=greedy)
         if choice.is_fast:
             buffer, how = group.buffer, {"is_tf32": self.trainer.precision == "tf32"}
             assert of_all is not None

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from warpdrive_min.function_manager import KernelPlan
 
 
 class Compilers(Protocol):
@@ -39,6 +42,14 @@ def compiled_ahead(load: Callable[[], object]) -> bool:
     if _compilers is not None:
         _compilers.run(load)
     return _compilers is not None
+
+
+def planned_ahead(plan: KernelPlan) -> bool:
+    """True in a rehearsal, which then compiles planned kernels in CUDA C.
+
+    Those in another language compile when they are loaded.
+    """
+    return plan.functions.backend.language == "cuda_c" and compiled_ahead(plan.build)
 
 
 @contextmanager
