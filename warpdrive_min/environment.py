@@ -15,7 +15,16 @@ import numpy as np
 import numpy.typing as npt
 
 from warpdrive_min.backends.base import Backend, Constant, Language, Source
-from warpdrive_min.constants import DONE, FINAL_OBSERVATIONS, RESET_SEED, TERMINATED, TRUNCATED, Constants
+from warpdrive_min.constants import (
+    DONE,
+    EPISODE,
+    FINAL_OBSERVATIONS,
+    RESET_SEED,
+    TERMINATED,
+    TIMESTEP,
+    TRUNCATED,
+    Constants,
+)
 from warpdrive_min.conversion import as_tensor
 from warpdrive_min.data_feed import DataFeed
 from warpdrive_min.data_manager import CUDADataManager
@@ -488,6 +497,18 @@ def push_environment(env: CUDAEnvironmentContext, data_manager: CUDADataManager)
     Raises:
         DeviceMemoryError: They do not fit; names the needed and free bytes, and how many environments fit.
     """
+    feeds = _feeds(env, data_manager.n_envs)
+    check_memory(feeds, data_manager)
+    data_feed, tensor_feed, pool_feed = feeds
+    data_manager.push_data_to_device(data_feed)
+    data_manager.push_data_to_device(tensor_feed, torch_accessible=True)
+    data_manager.push_data_to_device(pool_feed)
+    if isinstance(env, Environment):
+        _require_rows(env, data_manager)
+
+
+def _feeds(env: CUDAEnvironmentContext, n_envs: int) -> list[DataFeed]:
+    """Return an environment's three dictionaries, with ``n_copies`` of what each environment has."""
     hooks = ("get_data_dictionary", "get_tensor_dictionary", "get_reset_pool_dictionary")
     feeds: list[DataFeed] = []
     for hook in hooks:
@@ -499,14 +520,18 @@ def push_environment(env: CUDAEnvironmentContext, data_manager: CUDADataManager)
         for name, entry in feed.items():
             attributes = entry["attributes"]
             if attributes.get("per_env") or attributes.get("save_copy_and_apply_at_reset") or name in targets:
-                attributes["n_copies"] = data_manager.n_envs
-    check_memory(feeds, data_manager)
-    data_feed, tensor_feed, pool_feed = feeds
-    data_manager.push_data_to_device(data_feed)
-    data_manager.push_data_to_device(tensor_feed, torch_accessible=True)
-    data_manager.push_data_to_device(pool_feed)
-    if isinstance(env, Environment):
-        _require_rows(env, data_manager)
+                attributes["n_copies"] = n_envs
+    return feeds
+
+
+def planned_entries(env: CUDAEnvironmentContext) -> dict[str, int]:
+    """Return what `CUDADataManager.entries` will be once a wrapper has pushed its arrays.
+
+    Arrays of `Environment`s whose rows the core repeats; imports no torch.
+    """
+    entries = dict.fromkeys((TIMESTEP, EPISODE, DONE), 1)
+    pushed = [each for feed in _feeds(env, 1) for each in feed.items()]
+    return entries | {name: np.size(entry["data"]) for name, entry in pushed if entry["attributes"].get("n_copies")}
 
 
 def _require_rows(env: Environment, data: CUDADataManager) -> None:

@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NoReturn
 
 PR_SET_PDEATHSIG: Final = 1
@@ -41,6 +41,73 @@ def set_rank_variables(rank: int, n_processes: int, address: str, port: str | in
     """Set the environment variables of a rank, as torchrun does."""
     values = (rank, rank, n_processes, n_processes, address, port)
     os.environ.update(zip(RANK_VARIABLES, map(str, values), strict=True))
+
+
+# ------------------------------------------------------------------ forks
+
+
+class Forks:
+    """Forked process that calls functions, each in a fork of its own; all end with this process.
+
+    They print nothing, and errors end only the process of the function. Signals end them.
+
+    Args:
+        prepare: Function that is called first.
+        functions: Functions that are called at the same time, but for one core.
+    """
+
+    def __init__(self, prepare: Callable[[], object], functions: Sequence[Callable[[], object]]) -> None:
+        parent = os.getpid()
+        self._pid: int | None = os.fork()
+        self._lock = threading.Lock()
+        if not self._pid:
+            with _ending():
+                _call_in_forks(parent, prepare, functions)
+
+    def wait(self) -> None:
+        """Wait until all functions have returned."""
+        if self._pid is not None:
+            os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOWAIT)
+            with self._lock:
+                os.waitpid(self._pid, 0)
+                self._pid = None
+
+    def kill(self) -> None:
+        """End the functions that still run."""
+        with self._lock:
+            if self._pid is not None:
+                os.kill(self._pid, signal.SIGKILL)
+
+
+def _call_in_forks(parent: int, prepare: Callable[[], object], functions: Sequence[Callable[[], object]]) -> None:
+    end_with_parent(parent)
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for descriptor in range(3):
+        os.dup2(nowhere, descriptor)
+    prepare()
+    parent = os.getpid()
+    for n_running, function in enumerate(functions):
+        if n_running >= max(1, (os.cpu_count() or 1) - 1):
+            os.wait()
+        if not os.fork():
+            with _ending():
+                end_with_parent(parent)
+                function()
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            os.wait()
+
+
+@contextlib.contextmanager
+def _ending() -> Iterator[None]:
+    """End a forked process with the block, whatever happens, without its parent's clean-up."""
+    try:
+        yield
+    finally:
+        os._exit(0)
 
 
 # ------------------------------------------------------------------ starting a program

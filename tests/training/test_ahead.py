@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import time
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,12 +18,19 @@ from envs import ENVS
 from tests.training.builders import ON_GPU, PPO, make_trainer
 from warpdrive_min import EnvWrapper
 from warpdrive_min.backends import gpu
+from warpdrive_min.backends.base import Availability, Backend
+from warpdrive_min.backends.cuda_rollouts import kernel_of
 from warpdrive_min.backends.gpu import CudaProgram, GpuBackend
+from warpdrive_min.backends.pycuda_driver import PyCudaBackend
 from warpdrive_min.commands import early as command
 from warpdrive_min.commands.environments import run_config_path
+from warpdrive_min.env_wrapper import step_functions
 from warpdrive_min.errors import CompileError
-from warpdrive_min.training.config import RunConfig
-from warpdrive_min.training.paths import ahead, early, table
+from warpdrive_min.function_manager import KernelPlan
+from warpdrive_min.rollouts import Episodes, Rollouts
+from warpdrive_min.training.config import BEST_EPISODES, RunConfig
+from warpdrive_min.training.models.fully_connected import FullyConnected
+from warpdrive_min.training.paths import ahead, early, planned, table
 from warpdrive_min.training.paths.cuda_c import matrix_units
 from warpdrive_min.training.paths.triton.launch import compiled_ahead, launch, rehearsal
 from warpdrive_min.training.trainer import Trainer
@@ -82,6 +93,7 @@ def nothing_started(monkeypatch):
     monkeypatch.setattr(early, "_threads", [])
     monkeypatch.setattr(early, "_starts", [])
     monkeypatch.setattr(early, "_releases", [])
+    monkeypatch.setattr(early, "_forks", [])
     early.prepare_triton.cache_clear()
     yield
     early.prepare_triton.cache_clear()
@@ -91,6 +103,11 @@ def test_nothing_is_rehearsed_on_a_cpu():
     """Nothing is rehearsed on a CPU, without Triton kernels."""
     with ahead.compiled(torch.device("cpu"), lambda: pytest.fail("rehearsed")):
         assert not compiled_ahead(lambda: pytest.fail("compiled"))
+
+
+PROGRAMS = ["evaluate.cu", "learn.cu"]
+STEPS = ["step", "step"]  # of training and of evaluation
+ALL = [*PROGRAMS, "play_episodes", "rollout_with_policy", *STEPS]
 
 
 @pytest.mark.parametrize(
@@ -107,13 +124,17 @@ def test_nothing_is_rehearsed_on_a_cpu():
         ("train --explain", []),
         ("train --set trainer.env_backend='cpu'", []),
         ("train -e cpu --results-dir numba", ["GPU 0"]),
-        ("train -e cartpole --config ppo", ["GPU 0", "learn.cu for GPU 0"]),
-        ("train -e cartpole --backend numba", ["GPU 0", "learn.cu for GPU 0", "numba"]),
-        ("train -e pendulum", ["GPU 0"]),
-        ("train -e cartpole --set policy.shared.model.fc_dims=[256,256]", ["GPU 0"]),
+        ("train -e cartpole --config ppo", ["GPU 0", *ALL]),
+        ("train -e cartpole --set saving.keep_best=false", ["GPU 0", *PROGRAMS, "rollout_with_policy", "step"]),
+        ("train -e cartpole --set trainer.fused_rollout=false", ["GPU 0", *PROGRAMS, "play_episodes", *STEPS]),
+        ("train -e cartpole --population 4", ["GPU 0", *PROGRAMS, "step"]),
+        ("train -e cartpole --backend numba", ["GPU 0", *PROGRAMS, "numba"]),
+        ("train -e pendulum", ["GPU 0", *STEPS]),
+        ("train -e tag_continuous", ["GPU 0", *STEPS]),
+        ("train -e cartpole --set policy.shared.model.fc_dims=[256,256]", ["GPU 0", *STEPS]),
         ("train -e cartpole --set trainer.exact=true", ["GPU 0"]),
         ("train -e cartpole --resume latest", ["GPU 0"]),
-        ("train -e cartpole --set policy.shared.model.fused=false", ["GPU 0"]),
+        ("train -e cartpole --set policy.shared.model.fused=false", ["GPU 0", *STEPS]),
         ("train -e cartpole --trace trace.json --unfused", ["GPU 0"]),
         ("train -e envs.classic_control.cartpole:CartPole", ["GPU 0"]),
         ("train -e cartpole --gpus", []),
@@ -124,51 +145,119 @@ def test_only_training_on_a_gpu_starts_early(words, started, monkeypatch, nothin
     """`train` starts what its words name; it leaves wrong words to the command."""
     calls = []
     monkeypatch.setattr(GpuBackend, "start", lambda _, index: calls.append(f"GPU {index}"))
-    monkeypatch.setattr(CudaProgram, "build", lambda self, index: calls.append(f"{self.source.name} for GPU {index}"))
+    monkeypatch.setattr(CudaProgram, "build", lambda self, index: calls.append((index, self.source.name)))
+    monkeypatch.setattr(
+        PyCudaBackend, "build", lambda _, _source, given, index: calls.append((index, kernel_of(given) or "step"))
+    )
     monkeypatch.setattr(command.numba_server, "start", lambda: calls.append("numba"))
+    monkeypatch.setattr(early, "compile_apart", lambda builds, index: [build() for build in builds])
     command.start(words.split())
     early.wait()
-    assert sorted(calls) == started
+    assert sorted(call[1] if isinstance(call, tuple) else call for call in calls) == started
+    assert {call[0] for call in calls if isinstance(call, tuple)} <= {0}
 
 
 def test_what_starts_early_needs_no_torch():
     """The kernel of learning is known before torch is imported."""
     code = (
-        "import sys; from warpdrive_min.backends.gpu import CudaProgram; from warpdrive_min.commands import early; "
-        "CudaProgram.build = lambda self, index: print(self.source.name, 'torch' in sys.modules); "
+        "import sys; from warpdrive_min.backends import cuda_c, gpu; from warpdrive_min.commands import early; "
+        "gpu._attribute = lambda number, index: 9 if number < 97 else 232_448; "
+        "cuda_c.compile_cubin = lambda source, *_: sys.stdout.write(f'{source.name} {\"torch\" in sys.modules}\\n'); "
+        "early.early.compile_apart = lambda builds, index: [build() for build in builds]; "
         "early.start(['train', '-e', 'cartpole']); early.early.wait()"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "learn.cu False\n"
+    assert sorted(done.stdout.splitlines()) == sorted(f"{name} False" for name in [*PROGRAMS, *["kernel.cu"] * 4])
 
 
-class Programs:
-    """Keeps the arguments of each program."""
+class OnGpu(Backend):
+    """Backend of a GPU that keeps what it would compile."""
+
+    name, language, threads = "pycuda", "cuda_c", None
 
     def __init__(self) -> None:
         self.made: list[tuple] = []
 
-    def program(self, *given):
-        """Make a program."""
-        self.made.append(given)
+    def availability(self):
+        """Return that it is there."""
+        return Availability(True, "")
+
+    def compile(self, *_):
+        """Fail: a program or a plan is built."""
+        pytest.fail("compiled")
+
+    def build(self, source, constants, index=None):
+        """Keep a kernel."""
+        self.made.append((source, dict(constants)))
+
+    def program(self, source, constants, shared_bytes):
+        """Keep a program, which compiles nothing."""
+        self.made.append((source, constants, shared_bytes))
+        return SimpleNamespace(load=lambda: None)
 
 
 @pytest.mark.parametrize(("name", "which"), [("cartpole", ""), ("cartpole", "ppo"), ("acrobot", "ppo")])
 @pytest.mark.parametrize("value_clip", [None, 0.2])
 def test_early_kernel_is_that_of_the_trainer(name, which, value_clip, monkeypatch):
-    """The kernel that starts early is the one that a trainer makes of its tensors."""
+    """The kernels of learning that start early are those that a trainer makes of its tensors."""
     config = RunConfig.load(run_config_path(name, which)).to_dict()
     config["policy"]["shared"]["value_clip"] = value_clip
     config["trainer"] |= {"num_envs": 2, "train_batch_size": 8}
-    config, backend, before = RunConfig.from_dict(config), Programs(), Programs()
-    early.learning_program(config, ENVS[name](), before)
-    given = {"precision": config.trainer.precision}
+    config, backend, before = RunConfig.from_dict(config), OnGpu(), OnGpu()
+    env, chosen = ENVS[name](), config.trainer.precision
+    planned._network(config, env).programs(config, env, before)
     monkeypatch.setattr(matrix_units, "processors", lambda _: 132)
-    monkeypatch.setattr(
-        table.cpu, "Learning", lambda network, learned, **_: matrix_units.Learning(backend, network, learned, **given)
-    )
+    monkeypatch.setattr(matrix_units, "present", lambda _: chosen)
+
+    def learning(network, learned, **_):
+        kernel = matrix_units.Learning(backend, network, learned, precision=chosen)
+        with rehearsal(Compilers()):
+            matrix_units.Evaluation(backend, network, of_value=True)(torch.zeros(1, 4), torch.zeros(1))
+        return kernel
+
+    monkeypatch.setattr(table.cpu, "Learning", learning)
     Trainer(EnvWrapper(ENVS[name](), num_envs=2, env_backend="host", auto_reset=True), config, saves=False)
     assert before.made == backend.made != []
+
+
+SHIPPED = [
+    ("acrobot", "ppo"),
+    ("cartpole", ""),
+    ("cartpole", "ppo"),
+    ("continuous_mountain_car", "ddpg"),
+    ("covid19_economy", "ppo"),
+    ("mountain_car", "ppo"),
+    ("pendulum", "ppo"),
+    ("rice", "a2c"),
+    ("tag_continuous", "ppo"),
+    ("tag_gridworld", "a2c"),
+]
+
+
+@pytest.mark.parametrize(("name", "which"), SHIPPED)
+def test_early_kernels_are_those_of_the_wrapper(name, which):
+    """Kernels of steps, rollouts and episodes start early with the constants of the wrapper, which has arrays."""
+    config, before, backend = RunConfig.load(run_config_path(name, which)), OnGpu(), OnGpu()
+    network = planned._network(config, ENVS[name]())
+    for plan in planned._plans(config, ENVS[name](), before, network):
+        plan.build(0)
+    wrapper = EnvWrapper(ENVS[name](), num_envs=3, env_backend="host", auto_reset=True)
+    alone = wrapper.like(3)
+    for each in (wrapper, alone):
+        each.reset()
+    n_envs = config.trainer.num_envs
+    for each, n in ((wrapper, n_envs), (alone, min(n_envs, BEST_EPISODES))):
+        sources, of_step = each._loaded
+        functions = step_functions(each.env, n, each.blocks_per_env, backend, auto_reset=each.auto_reset)
+        KernelPlan(functions, sources, of_step).build(0)
+    if network is not None and network.space.n_types == 1 and not wrapper.env.masks_actions:
+        model = FullyConnected(network.layers.n_features, network.space, next(iter(config.policy.values())).model)
+        of_model, _ = matrix_units.in_episodes(model.as_network(), "fp32")
+        few = replace(alone._subject(), backend=backend, n_envs=min(n_envs, BEST_EPISODES))
+        many = replace(wrapper._subject(AUTO_RESET=True), backend=backend, n_envs=n_envs)
+        Episodes(few, of_model).kernel.build(0)
+        Rollouts(many).collection(model, is_tf32=config.trainer.precision == "tf32").build(0)
+    assert before.made == backend.made
 
 
 def test_rank_starts_its_own_gpu(monkeypatch, nothing_started):
@@ -202,6 +291,57 @@ def test_kernel_that_does_not_fit_a_gpu_is_not_compiled(monkeypatch):
         CudaProgram(Path("learn.cu"), {}, {"learn": 113_184}).build(0)
 
 
+@pytest.mark.parametrize("n_cores", [1, 16])
+def test_kernels_compile_in_processes_of_their_own(n_cores, tmp_path):
+    """Each kernel has a process, which prints nothing; an error ends only its own."""
+    code = f"""
+import os
+from functools import partial
+from pathlib import Path
+from warpdrive_min.backends import cuda_c, gpu
+from warpdrive_min.training.paths import early
+gpu.architecture, cuda_c.prepare_nvrtc, os.cpu_count = lambda index: "sm_90", lambda: None, lambda: {n_cores}
+def build(name):
+    print("output", flush=True)
+    Path({str(tmp_path)!r}, name).write_text(str(os.getpid()))
+    raise ValueError("planted")
+early.compile_apart([partial(build, name) for name in "abc"], 0)
+early.wait()
+early.release()  # they have ended
+print(os.getpid())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    numbers = {path.read_text() for path in tmp_path.iterdir()}
+    assert len(numbers - {done.stdout.strip()}) == 3
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("end", ["early.release()", "os._exit(0)", "os.kill(os.getpid(), signal.SIGKILL)"])
+def test_compilations_end_with_the_command(end, tmp_path):
+    """No process goes on to compile when the command ends or releases its GPU."""
+    file = tmp_path / "process"
+    code = f"""
+import os, signal, time
+from pathlib import Path
+from warpdrive_min.backends import cuda_c, gpu
+from warpdrive_min.training.paths import early
+gpu.architecture, cuda_c.prepare_nvrtc = lambda index: "sm_90", lambda: None
+def build():
+    Path({str(file)!r} + ".part").write_text(str(os.getpid()))
+    os.rename({str(file)!r} + ".part", {str(file)!r})
+    time.sleep(60)
+early.compile_apart([build], 0)
+while not os.path.exists({str(file)!r}):
+    time.sleep(0.01)
+{end}
+"""
+    subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=30)
+    number, deadline = int(file.read_text()), time.monotonic() + 20
+    while Path(f"/proc/{number}").exists() and "Z" not in Path(f"/proc/{number}/stat").read_text().split()[2]:
+        assert time.monotonic() < deadline, "it still runs"
+        time.sleep(0.01)
+
+
 def test_gpu_is_released(monkeypatch, nothing_started):
     """A process that will not use its GPU releases it once."""
     calls = []
@@ -233,6 +373,23 @@ def test_command_does_not_import_triton(backend, tmp_path):
     names = {line.rpartition("|")[2].strip() for line in imports.splitlines()}
     assert "torch" in names
     assert "triton" not in names
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("backend", ON_GPU)
+@pytest.mark.parametrize(("name", "which"), [("cartpole", "ppo"), ("tag_gridworld", "a2c"), ("pendulum", "ppo")])
+def test_run_uses_all_kernels_that_start_early(name, which, backend, tmp_path):
+    """A run without an early start compiles the same kernels."""
+    words = ["train", "-e", name, "--config", which, "--iterations", "1", "--backend", backend]
+    compiled = []
+    for folder, first in (("early", "pass"), ("late", "early.start = lambda _: None")):
+        code = f"import runpy; from warpdrive_min.commands import early; {first}; "
+        code += "runpy.run_module('warpdrive_min', run_name='__main__', alter_sys=True)"
+        command = [sys.executable, "-c", code, *words, "--set", f"saving.basedir={tmp_path / folder}"]
+        cache = tmp_path / f"cache-{folder}"
+        subprocess.run(command, env={**os.environ, "WARPDRIVE_MIN_CACHE": str(cache)}, check=True, capture_output=True)
+        compiled.append({path.name for path in cache.glob("*.cubin")})
+    assert compiled[0] == compiled[1] != set()
 
 
 @pytest.mark.gpu

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import logging
 import os
 import tempfile
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -111,8 +112,8 @@ def entry(key: Mapping[str, object], suffix: str) -> Path:
 def cached(key: Mapping[str, object], suffix: str, make: Callable[[Path], object]) -> Path:
     """Return the cached file of ``key``; ``make(path)`` creates it if missing.
 
-    ``make`` writes to a temporary file that is renamed when complete. So processes that build the same file at once, or
-    die, never expose a partial file. A thread waits for another that builds it.
+    ``make`` writes to a temporary file that is renamed when complete, so that no process sees a partial file. A thread
+    or process waits for another one that builds the same file, if the file system has locks.
 
     Raises:
         ConfigError: The cache folder cannot be created or written.
@@ -121,13 +122,38 @@ def cached(key: Mapping[str, object], suffix: str, make: Callable[[Path], object
     if os.path.exists(path):  # unlike `Path.exists`, False if the folder is unreadable
         return path
     require_writable()
-    with _building.setdefault(path, threading.Lock()):
+    with _locked(path.with_suffix(".lock")):
         if not os.path.exists(path):
             with replacing(path) as unfinished:
                 make(unfinished)
     return path
 
 
-_building: Final[dict[Path, threading.Lock]] = {}
-"""Locks of files that a thread of this process builds."""
-os.register_at_fork(after_in_child=_building.clear)  # a child has no thread that would release them
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold the lock of a file, which exists meanwhile; it ends with its process."""
+    try:
+        lock = _acquired(path)
+    except OSError:  # the file system has no locks: several may build
+        yield
+        return
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        fcntl.flock(lock, fcntl.LOCK_UN)  # of a copy of the descriptor, too, which a fork may have
+        os.close(lock)
+
+
+def _acquired(path: Path) -> int:
+    """Return a locked file's descriptor."""
+    while True:
+        lock = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if os.path.exists(path) and os.path.samestat(os.fstat(lock), os.stat(path)):
+                return lock
+        except BaseException:
+            os.close(lock)
+            raise
+        os.close(lock)  # the one that held it has removed it

@@ -236,9 +236,11 @@ def compile_cubin(source: Path, constants: Mapping[str, Constant], architecture:
 
     toolkit = [str(folder) for folder in _toolkit_headers()]
     more = {"architecture": architecture, "exact": exact, "compiler": compiler, "toolkit": toolkit}
-    return cached(key(text, source, **more), ".cubin", make)
+    return cached(key(text, source, **more), SUFFIX, make)
 
 
+SUFFIX: Final = ".cubin"
+"""Suffix of files with a GPU's machine code."""
 GPU_COMPILER_INSTALL = 'install NVRTC (pip install "cuda-core[cu13]") or the CUDA toolkit, so that nvcc is on the PATH'
 
 
@@ -271,6 +273,12 @@ def nvrtc() -> Any:
     with _IMPORTING:
         import cuda.core  # noqa: PLC0415  (optional)
     return cuda.core
+
+
+def prepare_nvrtc() -> None:
+    """Load what NVRTC's first compilation loads."""
+    package = nvrtc()
+    package.Program("__global__ void nothing() {}", "c++", package.ProgramOptions(arch="sm_90")).compile("cubin")
 
 
 def _nvrtc(text: str, source: Path, path: Path, architecture: str, exact: bool) -> None:

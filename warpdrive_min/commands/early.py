@@ -15,7 +15,7 @@ from warpdrive_min.commands.environments import environments, make_environment, 
 from warpdrive_min.commands.plan import make_plan
 from warpdrive_min.errors import WarpDriveError
 from warpdrive_min.packages import is_class_path
-from warpdrive_min.training.paths import early
+from warpdrive_min.training.paths import early, planned
 
 
 def start(words: Sequence[str]) -> None:
@@ -33,22 +33,22 @@ def start(words: Sequence[str]) -> None:
     if backend not in (None, "pycuda", "numba") or (rank is None and (given.gpus or "trainer.num_gpus" in settings)):
         return  # there is no GPU, or each rank starts its own
     on_gpu: Any = BACKENDS[backend or "pycuda"]
-    early.start_gpu(on_gpu, index)
     with suppress(Exception):  # the command reports it
-        if backend == "numba":
-            numba_server.start()
         if not given.resume and "--unfused" not in words:
             _compile(given, settings, on_gpu, index)
+    early.start_gpu(on_gpu, index)
+    with suppress(Exception):
+        if backend == "numba":
+            numba_server.start()
 
 
 def _compile(given: argparse.Namespace, settings: Mapping[str, Any], backend: Any, index: int) -> None:
     if given.env is not None and given.env not in environments() and is_class_path(given.env):
         return  # a user's code runs only once all words are checked
-    plan = make_plan(given.env, given.config, settings, None, None)
+    more = {} if given.population is None else {"population.size": given.population}
+    plan = make_plan(given.env, given.config, {**settings, **more}, None, None)
     env = make_environment(plan.env_name, plan.run_config.env, "train")
-    program = early.learning_program(plan.run_config, env, backend)
-    if program is not None:
-        early.run(partial(program.build, index))
+    early.compile_apart([partial(build, index) for build in planned.builds(plan.run_config, env, backend)], index)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -61,6 +61,7 @@ class _Parser(argparse.ArgumentParser):
         self.add_argument("--set", action="append", default=[])
         self.add_argument("--backend")
         self.add_argument("--gpus", "-n", type=int)
+        self.add_argument("--population", type=int)
         self.add_argument("--resume")
         self.add_argument("--quiet", "-q", action="store_true")  # may stand before others, as in -qn2
 

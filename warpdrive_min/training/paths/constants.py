@@ -111,6 +111,12 @@ def learning_program(backend: Backend, sizes: Sizes, constants: Mapping[str, Con
     return backend.program(KERNELS / "learn.cu", constants, {"learn": sizes.n_bytes(learns=True)})
 
 
+def evaluation_program(backend: Backend, sizes: Sizes, **given: bool) -> Program:
+    """Return the kernel of `evaluate.cu`."""
+    n_bytes = {"evaluate": sizes.n_bytes(learns=False)}
+    return backend.program(KERNELS / "evaluate.cu", sizes.constants(learns=False, **given), n_bytes)
+
+
 class Clipping(NamedTuple):
     """Clipped terms of the loss."""
 

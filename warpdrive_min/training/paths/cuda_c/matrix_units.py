@@ -13,9 +13,15 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from warpdrive_min.backends.base import LAYERS
-from warpdrive_min.function_manager import KERNELS
 from warpdrive_min.training.config import present
-from warpdrive_min.training.paths.constants import ROWS, WARPS, Sizes, learning_constants, learning_program
+from warpdrive_min.training.paths.constants import (
+    ROWS,
+    WARPS,
+    Sizes,
+    evaluation_program,
+    learning_constants,
+    learning_program,
+)
 from warpdrive_min.training.paths.cuda_c.one_pass import OnePass, processors
 from warpdrive_min.training.paths.fused.loss import Learned
 from warpdrive_min.training.paths.fused.network import Network, offset_of
@@ -68,9 +74,8 @@ class Evaluation:
         """
         is_tf32 = present(seen.device) == "tf32"
         if is_tf32 not in self._programs:
-            constants = self._sizes.constants(learns=False, is_tanh=self._is_tanh, is_tf32=is_tf32)
-            n_bytes = {"evaluate": self._sizes.n_bytes(learns=False)}
-            self._programs[is_tf32] = self._backend.program(KERNELS / "evaluate.cu", constants, n_bytes)
+            given = {"is_tanh": self._is_tanh, "is_tf32": is_tf32}
+            self._programs[is_tf32] = evaluation_program(self._backend, self._sizes, **given)
         program = self._programs[is_tf32]
         if compiled_ahead(program.load):
             return
