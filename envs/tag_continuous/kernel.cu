@@ -1,8 +1,9 @@
 // Tag Continuous. Phases as in reference.py: move, tag, score, observe, start.
 //
 // Values that agents read of each other (positions, speeds, flags) are in shared memory, so global memory needs no
-// scratch: 23 bytes per agent, and a buffer of neighbour ids for the currently observing agents. With GRID_SEARCH, for
-// many agents, all are sorted by cell before the search.
+// scratch: 23 bytes per agent, and a buffer of neighbours for the currently observing agents. With GRID_SEARCH, for
+// many agents, all are sorted by cell before the search. Else a GPU first lists the agents in the game (10 bytes per
+// agent), because most agents leave during an episode.
 
 constexpr int NOBODY = 0xffff;                    // ids have 16 bits
 
@@ -18,12 +19,30 @@ constexpr float AWAY = 1e18f;
 
 enum Flag { IS_TAGGER, PLAYS, IS_TAGGED, N_FLAGS };
 
-constexpr int SORTED_ENVS = GRID_SEARCH ? ENVS_PER_BLOCK : 1, SORTED_AGENTS = GRID_SEARCH ? N_AGENTS : 1;
+#if defined(__CUDACC__)
+constexpr bool LISTS = !USE_FULL_OBSERVATION && !GRID_SEARCH && N_AGENTS <= 1024;
+#else
+constexpr bool LISTS = false;
+#endif
+
+constexpr int rounded_up(int n, int unit) { return (n + unit - 1) / unit * unit; }
+constexpr int power_of_two(int n) { return n <= 1 ? 1 : 2 * power_of_two((n + 1) / 2); }  // the least, from n
+
+// A search by keys (below) sorts GROUP candidates at a time: at least the neighbours, the agent itself and one more.
+constexpr bool HAS_KEYS = LISTS && SLOTS <= 14 && N_AGENTS <= 256;
+constexpr int GROUP = HAS_KEYS ? power_of_two(SLOTS > 2 ? SLOTS + 2 : 4) : 4;
+
+constexpr int SORTED_ENVS = GRID_SEARCH || LISTS ? ENVS_PER_BLOCK : 1;
+constexpr int SORTED_AGENTS = GRID_SEARCH || LISTS ? N_AGENTS : 1;
+constexpr int LISTED_ENVS = LISTS ? ENVS_PER_BLOCK : 1, LISTED = LISTS ? rounded_up(N_AGENTS, GROUP) : 4;
 
 struct Crowd {
   alignas(16) float feature[TYPE][ENVS_PER_BLOCK][ROOM];  // X to DIRECTION, after the move
   unsigned char flag[N_FLAGS][ENVS_PER_BLOCK][N_AGENTS];   // PLAYS: before the tags of this step
-  unsigned short slot_agent[SORTED_ENVS][SORTED_AGENTS];   // agents sorted by cell
+  alignas(16) float slot_x[LISTED_ENVS][LISTED];           // positions of the agents in the game, by slot
+  alignas(16) float slot_y[LISTED_ENVS][LISTED];
+  int n_listed[LISTED_ENVS];                               // their number
+  unsigned short slot_agent[SORTED_ENVS][SORTED_AGENTS];   // agents sorted by cell; or by id, those in the game first
   int cell_start[SORTED_ENVS][N_CELLS + 2];                // their first slots; the last cell is for those out of the game
   int n_tagged[ENVS_PER_BLOCK];
   int timestep[ENVS_PER_BLOCK];
@@ -33,7 +52,8 @@ struct Crowd {
 
 constexpr int SHARED_BYTES = 48 * 1024;
 constexpr int FITTING = (SHARED_BYTES - static_cast<int>(sizeof(Crowd))) / (2 * ROW) / 32 * 32;
-constexpr int BATCH = GRID_SEARCH ? N_ITEMS : USE_FULL_OBSERVATION ? THREADS : FITTING < THREADS ? FITTING : THREADS;
+constexpr int AT_ONCE = THREADS < N_ITEMS ? THREADS : N_ITEMS;
+constexpr int BATCH = GRID_SEARCH ? N_ITEMS : USE_FULL_OBSERVATION ? THREADS : FITTING < AT_ONCE ? FITTING : AT_ONCE;
 
 struct Shared {
   Crowd crowd;
@@ -43,7 +63,7 @@ struct Shared {
   };
 };
 
-static_assert(sizeof(Shared) <= SHARED_BYTES && (GRID_SEARCH || BATCH >= 32) && N_AGENTS < NOBODY,
+static_assert(sizeof(Shared) <= SHARED_BYTES && (GRID_SEARCH || FITTING >= 32) && N_AGENTS < NOBODY,
               "tag_continuous: too many agents for the shared memory of a block (48 KiB, 23 bytes an agent and more); "
               "use fewer runners and taggers");
 static_assert(!GRID_SEARCH || ROUNDS == 1, "tag_continuous: one block searches a grid for at most 16 neighbours");
@@ -75,11 +95,55 @@ WD_FN float squared_distance(const float* x, const float* y, int a, int b) { ret
 
 #if defined(__CUDACC__)
 
-// Writes the ids of the SLOTS nearest agents after `last` (NOBODY: from the nearest), in the order by (distance, id);
-// missing ones are NOBODY. Two passes over all agents are cheaper than one that also sorts ids:
+// Lists the agents in the game by slot, and after them the others. One warp per environment, the last warp first, because
+// the first warps have more other work. Needs a block barrier before and after.
+WD_FN void list_agents(Crowd& crowd, int n_envs) {
+  constexpr int WARPS = THREADS / 32;
+  const int lane = WD_THREAD % 32;
+  const unsigned lower = (1u << lane) - 1u;
+  for (int local = WARPS - 1 - WD_THREAD / 32; local < wd_min(ENVS_PER_BLOCK, n_envs - WD_FIRST_ENV); local += WARPS) {
+    int n = 0;
+#pragma unroll
+    for (int first = 0; first < N_AGENTS; first += 32) {
+      const int agent = first + lane;
+      const bool plays = agent < N_AGENTS && is_set(crowd, PLAYS, local, agent);
+      const unsigned players = __ballot_sync(0xffffffff, plays);
+      const int before = n + __popc(players & lower);  // players of lower id
+      if (agent < N_AGENTS)
+        crowd.slot_agent[local][plays ? before : N_AGENTS - 1 - (agent - before)] = static_cast<unsigned short>(agent);
+      if (plays) {
+        crowd.slot_x[local][before] = crowd.feature[X][local][agent];
+        crowd.slot_y[local][before] = crowd.feature[Y][local][agent];
+      }
+      n += __popc(players);
+    }
+#pragma unroll 1
+    for (int padding = n + lane; padding < rounded_up(n, GROUP); padding += 32)
+      crowd.slot_x[local][padding] = crowd.slot_y[local][padding] = AWAY;
+    if (lane == 0) crowd.n_listed[local] = n;
+  }
+}
+
+// Agent of a slot, or of a place among all agents if none are listed.
+WD_FN int agent_at(const Crowd& crowd, int local, int place) { return LISTS ? crowd.slot_agent[local][place] : place; }
+
+// Positions to search, with padding after the first `n`.
+struct Places {
+  const float *x, *y;
+  int n;
+};
+
+WD_FN Places places_of(const Crowd& crowd, int local) {
+  if (LISTS) return {crowd.slot_x[local], crowd.slot_y[local], crowd.n_listed[local]};
+  return {crowd.feature[X][local], crowd.feature[Y][local], N_AGENTS};
+}
+
+// Writes the places of the SLOTS nearest agents after `last` (NOBODY: from the nearest), in the order by (distance, place);
+// missing ones are NOBODY. Two passes over all agents are cheaper than one that also sorts places:
 // an insertion costs two instructions per slot (minimum, maximum) instead of five.
-WD_FN void find_nearest(const float* x, const float* y, int self, int last, unsigned short* nearest) {
-  const auto distance_to = [&](int other) { return squared_distance(x, y, other, self); };
+WD_FN void find_nearest(const Places& places, int self, int last, unsigned short* nearest) {
+  const int end = rounded_up(places.n, 4);
+  const auto distance_to = [&](int other) { return squared_distance(places.x, places.y, other, self); };
   const float last_distance = last == NOBODY ? -1.f : distance_to(last);
   const auto may_follow = [&](int other, float distance) {
     if (ROUNDS == 1) return other != self;
@@ -89,7 +153,7 @@ WD_FN void find_nearest(const float* x, const float* y, int self, int last, unsi
   float distances[SLOTS];  // the smallest so far, ascending
 #pragma unroll
   for (int slot = 0; slot < SLOTS; ++slot) distances[slot] = TOO_FAR;
-  for (int first = 0; first < ROOM; first += 4) {
+  for (int first = 0; first < end; first += 4) {
     float four[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -113,7 +177,7 @@ WD_FN void find_nearest(const float* x, const float* y, int self, int last, unsi
 #pragma unroll
   for (int slot = 0; slot < SLOTS; ++slot) n_at_limit += distances[slot] == limit;
   int n_found = 0;
-  for (int first = 0; first < ROOM; first += 4) {
+  for (int first = 0; first < end; first += 4) {
 #pragma unroll
     for (int other = first; other < first + 4; ++other) {
       const float distance = distance_to(other);
@@ -141,6 +205,88 @@ WD_FN void find_nearest(const float* x, const float* y, int self, int last, unsi
   }
 #pragma unroll
   for (int slot = 0; slot < SLOTS; ++slot) nearest[ranks[slot]] = static_cast<unsigned short>(ids[slot]);
+}
+
+// A key is a squared distance whose lowest bits are replaced by the agent's place. Networks sort keys without branches, by
+// two instructions per pair. If two distances differ in the replaced bits only, `find_nearest` repeats the search. That
+// happens in about one of a hundred warps.
+typedef unsigned Key;
+
+constexpr Key PLACE_BITS = power_of_two(LISTED) - 1;
+constexpr Key NO_KEY = 0xffffffffu;
+constexpr int RANKED = HAS_KEYS ? SLOTS + 2 : 1;  // smallest keys that a search keeps
+
+WD_FN void sort(Key& a, Key& b) {
+  const Key low = a < b ? a : b;
+  b = a < b ? b : a;
+  a = low;
+}
+
+// Sorts N keys that rise and then fall, or fall and then rise.
+template <int N>
+WD_FN void sort_bitonic(Key* keys) {
+  if constexpr (N > 1) {
+#pragma unroll
+    for (int i = 0; i < N / 2; ++i) sort(keys[i], keys[i + N / 2]);
+    sort_bitonic<N / 2>(keys);
+    sort_bitonic<N / 2>(keys + N / 2);
+  }
+}
+
+// Merges two sorted halves of N keys, each STEP apart: Batcher's odd-even merge.
+template <int N, int STEP>
+WD_FN void merge_halves(Key* keys) {
+  if constexpr (2 * STEP < N) {
+    merge_halves<N, 2 * STEP>(keys);
+    merge_halves<N, 2 * STEP>(keys + STEP);
+#pragma unroll
+    for (int i = STEP; i + STEP < N; i += 2 * STEP) sort(keys[i], keys[i + STEP]);
+  } else {
+    sort(keys[0], keys[STEP]);
+  }
+}
+
+template <int N>
+WD_FN void sort_keys(Key* keys) {
+  if constexpr (N > 1) {
+    sort_keys<N / 2>(keys);
+    sort_keys<N / 2>(keys + N / 2);
+    merge_halves<N, 1>(keys);
+  }
+}
+
+// Like `find_nearest`, by keys.
+WD_FN void find_by_keys(const Places& places, int self, unsigned short* nearest) {
+  const float x = places.x[self], y = places.y[self];
+  Key keys[GROUP];
+  for (int first = 0; first < places.n; first += GROUP) {
+    Key group[GROUP];
+#pragma unroll
+    for (int i = 0; i < GROUP; ++i) {
+      const int place = first + i;
+      group[i] = (__float_as_uint(squared(places.x[place] - x, places.y[place] - y)) & ~PLACE_BITS) | place;
+    }
+    sort_keys<GROUP>(group);
+    if (first > 0) {  // the smallest of both lists rise and then fall
+#pragma unroll
+      for (int i = 0; i < GROUP; ++i) sort(keys[i], group[GROUP - 1 - i]);
+      sort_bitonic<GROUP>(keys);
+    }
+#pragma unroll
+    for (int i = 0; i < GROUP; ++i) keys[i] = i >= RANKED ? NO_KEY : first > 0 ? keys[i] : group[i];
+  }
+
+  // Without the agent itself, whose distance is 0.
+#pragma unroll
+  for (int i = 0; i + 1 < RANKED; ++i) keys[i] = keys[i] < static_cast<Key>(self) ? keys[i] : keys[i + 1];
+  const Key far = __float_as_uint(TOO_FAR) & ~PLACE_BITS;
+  bool is_close = false;
+#pragma unroll
+  for (int i = 0; i < SLOTS && HAS_KEYS; ++i) {
+    is_close |= (keys[i] ^ keys[i + 1]) <= PLACE_BITS && keys[i + 1] < far;
+    nearest[i] = static_cast<unsigned short>(keys[i] < far ? keys[i] & PLACE_BITS : NOBODY);
+  }
+  if (is_close) find_nearest(places, self, NOBODY, nearest);
 }
 
 #else
@@ -289,20 +435,50 @@ WD_FN void find_in_cells(const Crowd& crowd, int n_envs, bool all, unsigned shor
   }
 }
 
+// Sorts or lists agents after a start. Ends with a block barrier.
+WD_FN void arrange_started(Crowd& crowd, int n_envs) {
+  if (GRID_SEARCH) sort_by_cell(crowd, n_envs, false);
+#if defined(__CUDACC__)
+  if (LISTS) {
+    list_agents(crowd, n_envs);
+    WD_SYNC();
+  }
+#endif
+}
+
 // ---------------------------------------------------------------------------------------------- rows
 
-// Returns one entry of an observation: a feature of `other` (NOBODY: padding) for `self`.
+// Returns one entry of an observation: a feature of `other` (NOBODY: padding) for `self`. With partial observations only
+// agents in the game have neighbours, and those are in the game, too.
 WD_FN float seen(const Crowd& crowd, int local, int self, int other, int feature) {
-  const bool sees = is_set(crowd, PLAYS, local, self);
+  const bool sees = (!USE_FULL_OBSERVATION && feature != TIME) || is_set(crowd, PLAYS, local, self);
   if (feature == TIME) return sees ? crowd.progress[local] : 0.f;
   if (other == NOBODY) return 0.f;
-  if (feature >= TYPE) return is_set(crowd, feature == TYPE ? IS_TAGGER : PLAYS, local, other) ? 1.f : 0.f;
+  if (feature == TYPE) return is_set(crowd, IS_TAGGER, local, other) ? 1.f : 0.f;
+  if (feature == IN_GAME) return !USE_FULL_OBSERVATION || is_set(crowd, PLAYS, local, other) ? 1.f : 0.f;
   const float difference = crowd.feature[feature][local][other] - crowd.feature[feature][local][self];
   return sees ? difference * scale_of(feature) : 0.f;
 }
 
+#if defined(__CUDACC__)
+
+// Environment of an item, and its place in it.
+WD_FN int local_of(int item) { return ENVS_PER_BLOCK == 1 ? 0 : item / N_AGENTS; }
+WD_FN int place_of(int item) { return ENVS_PER_BLOCK == 1 ? item : item % N_AGENTS; }
+
+// First item of this thread in a search. Listed agents fill only some warps, and warps of the same number share a
+// scheduler. So each block starts with another warp.
+WD_FN int first_searching_thread() {
+  constexpr int WARPS = THREADS / 32;
+  if (!LISTS || WARPS == 1) return WD_THREAD;
+  const int turn = static_cast<int>((static_cast<unsigned>(WD_BLOCK) * 0x9E3779B9u) >> 30);  // of 4 schedulers
+  return (WD_THREAD + 32 * turn) % THREADS;
+}
+
+#endif
+
 // Writes final rows to `ends`, and all other rows too if all are observed. BATCH agents search their neighbours at a
-// time, then all threads write these agents' rows. With GRID_SEARCH agents are sorted.
+// time, then all threads write these agents' rows. With GRID_SEARCH agents are sorted, with LISTS they are listed.
 WD_FN void observe(Shared& shared, int n_envs, bool all, float (*observations)[N_AGENTS][N_FEATURES],
                    float (*ends)[N_AGENTS][N_FEATURES]) {
   const Crowd& crowd = shared.crowd;
@@ -314,13 +490,16 @@ WD_FN void observe(Shared& shared, int n_envs, bool all, float (*observations)[N
         WD_SYNC();
       } else if (!USE_FULL_OBSERVATION) {
 #if defined(__CUDACC__)
-        for (int row = WD_THREAD; row < n_rows; row += WD_STRIDE) {
-          const int local = (first + row) / N_AGENTS, self = (first + row) % N_AGENTS;
+        for (int row = first_searching_thread(); row < n_rows; row += WD_STRIDE) {
+          const int local = local_of(first + row), self = place_of(first + row);
           if (WD_FIRST_ENV + local >= n_envs || !(all || crowd.ended[local])) continue;
           unsigned short* nearest = shared.nearest[row];
+          const Places places = places_of(crowd, local);
+          const bool plays = LISTS ? self < places.n : is_set(crowd, PLAYS, local, self);
           const int last = round == 0 ? NOBODY : nearest[SLOTS - 1];
-          if (is_set(crowd, PLAYS, local, self) && (round == 0 || last != NOBODY)) {
-            find_nearest(crowd.feature[X][local], crowd.feature[Y][local], self, last, nearest);
+          if (plays && (round == 0 || last != NOBODY)) {
+            if (HAS_KEYS) find_by_keys(places, self, nearest);
+            else find_nearest(places, self, last, nearest);
           } else {
             for (int slot = 0; slot < SLOTS; ++slot) nearest[slot] = NOBODY;
           }
@@ -338,13 +517,19 @@ WD_FN void observe(Shared& shared, int n_envs, bool all, float (*observations)[N
 #if defined(__CUDACC__)
       for (int item = WD_THREAD; item < n_rows * SLOTS; item += WD_STRIDE) {  // a thread writes all features of a neighbour
         const int row = item / SLOTS, slot = item % SLOTS, rank = round * SLOTS + slot;
-        const int local = (first + row) / N_AGENTS, self = (first + row) % N_AGENTS, env = WD_FIRST_ENV + local;
+        const int local = local_of(first + row), env = WD_FIRST_ENV + local;
         if (rank >= N_OBSERVED || env >= n_envs || !(all || crowd.ended[local])) continue;
-        const int other = USE_FULL_OBSERVATION ? rank + (rank >= self) : shared.nearest[row][slot];
+        const int self = agent_at(crowd, local, place_of(first + row));
+        int other = USE_FULL_OBSERVATION ? rank + (rank >= self) : shared.nearest[row][slot];
+        if (LISTS && other != NOBODY) other = agent_at(crowd, local, other);
         float* const target = (crowd.ended[local] ? ends : observations)[env][self];
+        float values[TIME] = {};
+        if (USE_FULL_OBSERVATION || other != NOBODY) {
 #pragma unroll
-        for (int feature = X; feature < TIME; ++feature)
-          target[feature * N_OBSERVED + rank] = seen(crowd, local, self, other, feature);
+          for (int feature = X; feature < TIME; ++feature) values[feature] = seen(crowd, local, self, other, feature);
+        }
+#pragma unroll
+        for (int feature = X; feature < TIME; ++feature) target[feature * N_OBSERVED + rank] = values[feature];
         if (rank == 0) target[TIME * N_OBSERVED] = seen(crowd, local, self, NOBODY, TIME);
       }
 #else
@@ -449,6 +634,9 @@ WD_KERNEL(step)(float (*loc_x)[N_AGENTS], float (*loc_y)[N_AGENTS], float (*spee
 
   // tag: each runner in the game finds its nearest tagger in reach, the lowest id among equals
   if (GRID_SEARCH) sort_by_cell(crowd, n_envs, true);
+#if defined(__CUDACC__)
+  if (LISTS && WD_OBSERVED) list_agents(crowd, n_envs);
+#endif
   WD_EACH_AGENT(local, env, place) {
     const int agent = GRID_SEARCH ? crowd.slot_agent[local][place] : place;
     int tagger = NOBODY;
@@ -495,13 +683,21 @@ WD_KERNEL(step)(float (*loc_x)[N_AGENTS], float (*loc_y)[N_AGENTS], float (*spee
   WD_SYNC();
 
   const bool restarts = AUTO_RESET && any_ended(crowd, n_envs);
+#if defined(__CUDACC__)
+  if (LISTS && !WD_OBSERVED && restarts) {
+    list_agents(crowd, n_envs);
+    WD_SYNC();
+  }
+#endif
   if (WD_OBSERVED || restarts)
     observe(shared, n_envs, WD_OBSERVED, observations, AUTO_RESET ? final_observations : observations);
   if (restarts) {
     start(crowd, n_envs, loc_x, loc_y, speed, direction, acceleration, edge_hit_reward_penalty, still_in_the_game,
           num_runners, agent_types, start_x, start_y, start_direction, _timestep_, _episode_, _reset_seed_);
-    if (WD_OBSERVED && GRID_SEARCH) sort_by_cell(crowd, n_envs, false);
-    if (WD_OBSERVED) observe(shared, n_envs, false, observations, observations);
+    if (WD_OBSERVED) {
+      arrange_started(crowd, n_envs);
+      observe(shared, n_envs, false, observations, observations);
+    }
   }
 }
 
@@ -521,6 +717,6 @@ WD_KERNEL(reset)(float (*loc_x)[N_AGENTS], float (*loc_y)[N_AGENTS], float (*spe
   if (!any_ended(crowd, n_envs)) return;
   start(crowd, n_envs, loc_x, loc_y, speed, direction, acceleration, edge_hit_reward_penalty, still_in_the_game,
         num_runners, agent_types, start_x, start_y, start_direction, _timestep_, _episode_, _reset_seed_);
-  if (GRID_SEARCH) sort_by_cell(crowd, n_envs, false);
+  arrange_started(crowd, n_envs);
   observe(shared, n_envs, false, observations, observations);
 }

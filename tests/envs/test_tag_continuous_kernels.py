@@ -42,6 +42,11 @@ LAYOUTS: dict[str, tuple[LaunchShape, int, dict[str, Any]]] = {
         2,
         {"num_taggers": 5, "num_runners": 40, "use_full_observation": False, "num_other_agents_observed": 10},
     ),
+    "several threads per agent": (
+        LaunchShape(threads=192, envs_per_block=1),
+        2,
+        {"num_taggers": 5, "num_runners": 40, "use_full_observation": False, "num_other_agents_observed": 10},
+    ),
     "more neighbours than are searched at a time": (
         LaunchShape(threads=32, envs_per_block=1),
         2,
@@ -112,6 +117,27 @@ def test_equal_distances_are_ordered_by_id(n_observed, backend):
         starting_directions=np.arange(25) / 5,
     )
     got, want = (Run(each, env, 1, LaunchShape(threads=32, envs_per_block=1)) for each in (backend, "cpu"))
+    got.assert_same_bits(want, "reset")
+
+
+@on_backends("threads", [32, 192], numba=[32])
+def test_almost_equal_distances_are_ordered(threads, backend):
+    """Neighbours are in order if distances differ by rounding only.
+
+    Agents are near points of a lattice, several at some of them.
+    """
+    generator = np.random.default_rng(2)
+    place = generator.integers(2, 8, (2, 45)) + generator.integers(-3, 4, (2, 45)) * np.spacing(np.float32(4))
+    env = TagContinuous(
+        num_taggers=1,
+        num_runners=44,
+        use_full_observation=False,
+        num_other_agents_observed=10,
+        starting_location_x=place[0],
+        starting_location_y=place[1],
+        starting_directions=np.zeros(45),
+    )
+    got, want = (Run(each, env, 1, LaunchShape(threads=threads, envs_per_block=1)) for each in (backend, "cpu"))
     got.assert_same_bits(want, "reset")
 
 
