@@ -285,7 +285,7 @@ def test_wrong_rank_starts_nothing(monkeypatch, nothing_started):
 
 def test_kernel_that_does_not_fit_a_gpu_is_not_compiled(monkeypatch):
     """A kernel that needs too much shared memory is refused, not compiled."""
-    monkeypatch.setattr(gpu, "_attribute", lambda number, index: 101_376)
+    monkeypatch.setattr(gpu, "properties", lambda index: gpu.Properties("sm_90", 101_376))
     monkeypatch.setattr(gpu.cuda_c, "compile_cubin", lambda *_: pytest.fail("compiled"))
     with pytest.raises(CompileError, match=r"must need at most the GPU's shared memory, 101,376 bytes .*113184"):
         CudaProgram(Path("learn.cu"), {}, {"learn": 113_184}).build(0)
@@ -300,7 +300,7 @@ from functools import partial
 from pathlib import Path
 from warpdrive_min.backends import cuda_c, gpu
 from warpdrive_min.training.paths import early
-gpu.architecture, cuda_c.prepare_nvrtc, os.cpu_count = lambda index: "sm_90", lambda: None, lambda: {n_cores}
+gpu.properties, cuda_c.prepare_nvrtc, os.cpu_count = lambda index: "sm_90", lambda: None, lambda: {n_cores}
 def build(name):
     print("output", flush=True)
     Path({str(tmp_path)!r}, name).write_text(str(os.getpid()))
@@ -325,7 +325,7 @@ import os, signal, time
 from pathlib import Path
 from warpdrive_min.backends import cuda_c, gpu
 from warpdrive_min.training.paths import early
-gpu.architecture, cuda_c.prepare_nvrtc = lambda index: "sm_90", lambda: None
+gpu.properties, cuda_c.prepare_nvrtc = lambda index: "sm_90", lambda: None
 def build():
     Path({str(file)!r} + ".part").write_text(str(os.getpid()))
     os.rename({str(file)!r} + ".part", {str(file)!r})
@@ -373,6 +373,19 @@ def test_command_does_not_import_triton(backend, tmp_path):
     names = {line.rpartition("|")[2].strip() for line in imports.splitlines()}
     assert "torch" in names
     assert "triton" not in names
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("backend", "n_kernels"), [("pycuda", len(ALL)), ("numba", len(PROGRAMS))])
+def test_early_kernels_compile_without_torch(backend, n_kernels, tmp_path):
+    """Forks compile all kernels; the driver works in their parent only."""
+    code = "import sys; from warpdrive_min.commands import early; "
+    code += f"early.start(['train', '-e', 'cartpole', '--backend', '{backend}']); early.early._forks[0].wait(); "
+    code += "print('torch' in sys.modules)"
+    environment = {**os.environ, "WARPDRIVE_MIN_CACHE": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+    assert len(list(tmp_path.glob("*.cubin"))) == n_kernels
 
 
 @pytest.mark.gpu

@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from warpdrive_min.backends import cuda_c
 from warpdrive_min.backends.base import Availability, Backend, Constant, Packing
@@ -72,7 +72,7 @@ class GpuBackend(Backend):
     @property
     def most_shared_bytes(self) -> int:
         """Most shared memory of a block on torch's current GPU, bytes."""
-        return _most_shared_bytes()
+        return properties(torch.cuda.current_device()).most_shared_bytes
 
 
 def gpu_availability() -> Availability:
@@ -143,10 +143,10 @@ class CudaProgram:
         Raises:
             CompileError: The source does not compile, or a block needs more shared memory than the GPU has.
         """
-        needed, most = max(self._shared_bytes.values(), default=0), _attribute(MAX_SHARED_BYTES_OPTIN, index)
+        needed, most = max(self._shared_bytes.values(), default=0), properties(index).most_shared_bytes
         rule = "a block must need at most the GPU's shared memory"
         require(needed <= most, str(self.source), f"{rule}, {most:,} bytes", needed, error=CompileError)
-        return cuda_c.compile_cubin(self.source, self._constants, architecture(index))
+        return cuda_c.compile_cubin(self.source, self._constants, properties(index).architecture)
 
     def load(self) -> None:
         """Compile for torch's current GPU, cached, and load; any thread may call it.
@@ -172,17 +172,23 @@ class CudaProgram:
         self._kernels[name].launch(grid, self._constants["THREADS"], arguments)
 
 
-@functools.cache
-def _most_shared_bytes() -> int:
-    """Return the most shared memory of a block on torch's current GPU."""
-    return _attribute(MAX_SHARED_BYTES_OPTIN, torch.cuda.current_device())
+class Properties(NamedTuple):
+    """What compilation asks of a GPU."""
+
+    architecture: str
+    """For example ``"sm_90"``."""
+    most_shared_bytes: int
+    """Most shared memory of a block, bytes."""
 
 
 @functools.cache
-def architecture(index: int) -> str:
-    """Return a GPU's architecture, such as ``"sm_90"``; needs no torch."""
+def properties(index: int) -> Properties:
+    """Return a GPU's properties; needs no torch.
+
+    A fork of a process that has asked knows them, but can ask no more: the driver works in one process.
+    """
     major, minor = (_attribute(each, index) for each in CAPABILITY)
-    return f"sm_{major}{minor}"
+    return Properties(f"sm_{major}{minor}", _attribute(MAX_SHARED_BYTES_OPTIN, index))
 
 
 def _attribute(number: int, index: int) -> int:

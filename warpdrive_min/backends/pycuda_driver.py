@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from warpdrive_min.backends import cuda_c, cuda_source
 from warpdrive_min.backends.base import Argument, Availability, Constant, Kernel, Language, Launch, Source, Symbol
-from warpdrive_min.backends.gpu import GpuBackend, architecture, current_stream, gpu_availability
+from warpdrive_min.backends.gpu import GpuBackend, current_stream, gpu_availability, properties
 from warpdrive_min.errors import BackendUnavailable, BindingError
 from warpdrive_min.lazy import LazyModule
 from warpdrive_min.packages import install_command
@@ -72,7 +72,7 @@ class PyCudaBackend(GpuBackend):
     def build(self, source: Source, constants: Mapping[str, Constant], index: int | None = None) -> Path:
         """Compile for a GPU into the cache; any thread may call it."""
         index = torch.cuda.current_device() if index is None else index
-        return cuda_c.compile_cubin(Path(source), constants, architecture(index))
+        return cuda_c.compile_cubin(Path(source), constants, properties(index).architecture)
 
 
 class LoadedModule:

@@ -40,7 +40,7 @@ def compile_apart(builds: Sequence[Callable[[], object]], index: int) -> None:
     """
 
     def prepare() -> None:
-        gpu.architecture(index)
+        gpu.properties(index)
         if not any(cache.folder().glob(f"*{cuda_c.SUFFIX}")):
             cuda_c.prepare_nvrtc()
 
