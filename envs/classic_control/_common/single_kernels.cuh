@@ -222,7 +222,7 @@ WD_FN bool any_near(const bool is_done, const unsigned near) {
 #if !defined(__CUDACC__)
 #include "single_lanes.cuh"
 #else
-
+#include "single_prepared.cuh"
 #endif
 
 // Takes n_steps steps. On a GPU a thread keeps its environment in registers throughout, and four draws share a block of
@@ -249,25 +249,79 @@ WD_KERNEL(rollout)(float (*state)[N_AGENTS][N_STATE], Action (*sampled_actions)[
   wd_words words = {0u, 0u, 0u, 0u};
   Action action = 0;
   WD_SYNC();  // before overwriting the state that others start from
-  for (int k = 0; k < n_steps;) {
-    if (KEEP_ALL) WD_SYNC();  // warps write one contiguous piece of memory at about the same time
-    draw_next_start(at, env, start_seed, state_reset_pool);
-    for (const int until = wd_min(k + STEPS_AHEAD, n_steps); k < until; ++k) {
-      const long long row = static_cast<long long>(k) * n_envs + env;
-      if (RANDOM) {
-        const unsigned word = first_word + k;
-        if (k == 0 || word % 4u == 0u) words = wd_philox(word / 4u, env, 0, stream, seed_low, seed_high);
-        action = wd_chosen(wd_word(words, static_cast<int>(word % 4u)), 0, 0);
-      } else {
-        action = sampled_actions[row][0][0];
-      }
-      float* const ended = KEEP_ALL ? nullptr : final_observations[env][0];
-      const Seen led_to = play(at, action, env, ended, start_seed, state_reset_pool);
+  if (IS_PREPARED) {  // see single_prepared.cuh
+    Prepared prepared = prepare(at.state);
+    WordsAhead ahead = {{}, {}, 0u, env, stream, seed_low, seed_high};
+    if (RANDOM) ahead.begin(first_word);
+    long long row = env;
+    Seen led_to;
+    bool is_late;
+    const auto take = [&](const int i) {
+      action = RANDOM ? wd_chosen(wd_word(words, i), 0, 0) : sampled_actions[row][0][0];
+      led_to = take_prepared(at, prepared, action, KEEP_ALL ? nullptr : final_observations[env][0], is_late);
+    };
+    const auto keep = [&] {
       if (KEEP_ALL) {
         if (RANDOM) sampled_actions[row][0][0] = action;
         keep_result(at, observations[row][0], rewards[row]);
         keep_flags(at, done_rows + row, terminated_rows + row, truncated_rows + row);
         if (any_near(at.is_terminal | at.out_of_time, near)) wd_store(final_observations[row][0], led_to);
+      }
+      row += n_envs;
+      asm("" : "+l"(row));  // the compiler would hold the addresses of several steps in registers
+    };
+    int n_left = n_steps;
+    for (int k = 0; n_left > 0; k += GROUP, n_left -= GROUP) {
+      asm("" : "+r"(n_left));  // the compiler would load n_steps in each iteration
+      if (k % STEPS_AHEAD == 0) {
+        if (KEEP_ALL) WD_SYNC();  // warps write one contiguous piece of memory at about the same time
+        if (__any_sync(WARP, !at.is_drawn)) draw_next_starts(at, env, start_seed, state_reset_pool);
+      }
+      if (RANDOM) words = ahead.of_group();
+      int i = 0;
+      bool is_taken = false;  // step i, before its result is kept
+      if (n_left >= GROUP) {
+#pragma unroll
+        for (; i < GROUP; ++i) {
+          take(i);
+          if (RANDOM && i == 0) ahead.draw();
+          is_taken = __any_sync(WARP, is_late);
+          if (is_taken) break;
+          keep();
+        }
+        if (!is_taken) continue;
+      }
+      // The last steps, or those after an episode that was too short to draw its successor's start in time.
+      const int until = wd_min(GROUP, n_left);
+#pragma unroll 1
+      for (; i < until; ++i) {
+        if (!is_taken) take(i);
+        is_taken = false;
+        if (__any_sync(WARP, is_late)) start_late(at, prepared, is_late, env, start_seed, state_reset_pool);
+        keep();
+      }
+    }
+  } else {
+    for (int k = 0; k < n_steps;) {
+      if (KEEP_ALL) WD_SYNC();  // warps write one contiguous piece of memory at about the same time
+      draw_next_start(at, env, start_seed, state_reset_pool);
+      for (const int until = wd_min(k + STEPS_AHEAD, n_steps); k < until; ++k) {
+        const long long row = static_cast<long long>(k) * n_envs + env;
+        if (RANDOM) {
+          const unsigned word = first_word + k;
+          if (k == 0 || word % 4u == 0u) words = wd_philox(word / 4u, env, 0, stream, seed_low, seed_high);
+          action = wd_chosen(wd_word(words, static_cast<int>(word % 4u)), 0, 0);
+        } else {
+          action = sampled_actions[row][0][0];
+        }
+        float* const ended = KEEP_ALL ? nullptr : final_observations[env][0];
+        const Seen led_to = play(at, action, env, ended, start_seed, state_reset_pool);
+        if (KEEP_ALL) {
+          if (RANDOM) sampled_actions[row][0][0] = action;
+          keep_result(at, observations[row][0], rewards[row]);
+          keep_flags(at, done_rows + row, terminated_rows + row, truncated_rows + row);
+          if (any_near(at.is_terminal | at.out_of_time, near)) wd_store(final_observations[row][0], led_to);
+        }
       }
     }
   }
