@@ -185,7 +185,7 @@ class Copies:
         if self.backend.language == "cuda_c":  # an array that the source does not name would only change its key
             text = whole_text(Path(self.sources["cuda_c"]))
             entries = {name: n for name, n in entries.items() if name in (ACTIONS, *KEPT) or name in text}
-        numbers = {entries_constant(name): n for name, n in {**entries, "draws": 1}.items()}
+        numbers = {entries_constant(name): n for name, n in {**entries, "draws": 1, "running_steps": 1}.items()}
         return KernelPlan(functions, self.sources, {**self.constants, **own, **numbers})
 
 

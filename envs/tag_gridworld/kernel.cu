@@ -1,15 +1,16 @@
 // Tag GridWorld. Phases as in reference.py: move, approach, score, observe, start.
 //
 // A block owns its environments, and its threads stride over any number of agents. Agents read each other's cells in
-// global memory after a barrier, so shared memory holds a few words per environment. Minima of integers, which do not
-// depend on their order, find the nearest tagger: first the distance, then the lowest id at it. Neighbouring threads write
-// observations, most of the traffic, to consecutive addresses. Full observations may be written as a single row
-// (N_ROWS is 1): the part that all agents share, without a mark of the agent itself.
+// global memory after a barrier, so shared memory holds a few words per environment. One thread finds the nearest of few
+// taggers. Of many, minima of integers, which do not depend on their order, find first the distance and then the lowest id
+// at it. Neighbouring threads write observations, most of the traffic, to consecutive addresses. Full observations may be
+// written as a single row (N_ROWS is 1): the part that all agents share, without a mark of the agent itself.
 
 #include "agent.cuh"
 
-// Number of separate minima, so that a warp's threads do not queue up at one address.
-constexpr int BINS = N_AGENTS < 32 ? 1 : 32;
+constexpr bool ARE_MANY = N_AGENTS > 32;
+// Number of separate minima of many taggers, so that a warp's threads do not queue up at one address.
+constexpr int BINS = ARE_MANY ? 32 : 1;
 
 struct Game {
   int approached[ENVS_PER_BLOCK][BINS];  // squared distances of the runner to the nearest tagger of each bin
@@ -27,27 +28,37 @@ WD_FN void clear(Game& game, int local) {
   game.nearest[local] = N_AGENTS;
 }
 
-// Computes the taggers' smallest distances. Call a block barrier afterwards.
+// Computes the smallest distances of many taggers; ends with a block barrier.
 WD_FN void approach(Game& game, int n_envs, const int (*loc_x)[N_AGENTS], const int (*loc_y)[N_AGENTS]) {
+  if (!ARE_MANY) return;
   WD_EACH_AGENT(local, env, agent) {
     if (agent != RUNNER)
       lower(game.approached[local][agent % BINS], squared_distance(loc_x[env], loc_y[env], agent));
   }
+  WD_SYNC();
 }
 
-// Reduces them to the smallest distance. Call a block barrier afterwards.
-WD_FN int settle(Game& game, int local) {
-  int least = FAR;
-  for (int bin = 0; bin < BINS; ++bin) least = wd_min(least, game.approached[local][bin]);
+// Finds the smallest distance, and of few taggers the nearest one's id. Call a block barrier afterwards.
+WD_FN int settle(Game& game, int local, const int* x, const int* y) {
+  int least = FAR, nearest = N_AGENTS;
+  for (int bin = 0; ARE_MANY && bin < BINS; ++bin) least = wd_min(least, game.approached[local][bin]);
+  for (int tagger = 0; !ARE_MANY && tagger < RUNNER; ++tagger) {
+    const int distance = squared_distance(x, y, tagger);
+    if (distance < least) nearest = tagger;
+    least = wd_min(least, distance);
+  }
+  if (!ARE_MANY) game.nearest[local] = nearest;
   return game.distance[local] = least;
 }
 
-// Finds the nearest tagger's id. Call a block barrier afterwards.
+// Finds the nearest one's id of many taggers, for partial observations; ends with a block barrier.
 WD_FN void name_nearest(Game& game, int n_envs, const int (*loc_x)[N_AGENTS], const int (*loc_y)[N_AGENTS]) {
+  if (!ARE_MANY || USE_FULL_OBSERVATION) return;
   WD_EACH_AGENT(local, env, agent) {
     if (agent != RUNNER && squared_distance(loc_x[env], loc_y[env], agent) == game.distance[local])
       lower(game.nearest[local], agent);
   }
+  WD_SYNC();
 }
 
 // ---------------------------------------------------------------------------------------------- observe
@@ -67,7 +78,7 @@ WD_FN void observe(const Game& game, int n_envs, bool all, const int (*loc_x)[N_
 #if defined(__CUDACC__)
   if (USE_FULL_OBSERVATION) {  // a thread writes columns, which are equal for all agents except for their own mark
     WD_SHARED float of_all[IS_STAGED ? ENVS_PER_BLOCK : 1][N_FEATURES];
-    for (int item = WD_THREAD; item < ENVS_PER_BLOCK * N_FEATURES; item += WD_STRIDE) {
+    WD_EACH_ITEM(item, ENVS_PER_BLOCK * N_FEATURES) {
       const int local = item / N_FEATURES, column = item % N_FEATURES, env = WD_FIRST_ENV + local;
       if (env >= n_envs || !(all || game.ended[local])) continue;
       const float of_column = seen(game.progress[local], 0, loc_x[env], loc_y[env], N_AGENTS, column);
@@ -108,14 +119,6 @@ WD_FN void observe(const Game& game, int n_envs, bool all, const int (*loc_x)[N_
 
 // ---------------------------------------------------------------------------------------------- start
 
-// Uniform over the block: true for all of its threads or none.
-WD_FN bool any_ended(const Game& game, int n_envs) {
-  bool any = false;
-  for (int local = 0; local < ENVS_PER_BLOCK && WD_BLOCK * ENVS_PER_BLOCK + local < n_envs; ++local)
-    any |= game.ended[local] != 0;
-  return any;
-}
-
 // Starts the next episode of the block's ended environments. Call after a block barrier; the function ends with
 // another one.
 WD_FN void start(Game& game, int n_envs, int (*loc_x)[N_AGENTS], int (*loc_y)[N_AGENTS],
@@ -139,11 +142,9 @@ WD_FN void start(Game& game, int n_envs, int (*loc_x)[N_AGENTS], int (*loc_y)[N_
   if (USE_FULL_OBSERVATION) return;
   // Environments without a restart compute the same minima again.
   approach(game, n_envs, loc_x, loc_y);
-  WD_SYNC();
-  WD_EACH_ENV(local, env) settle(game, local);
+  WD_EACH_ENV(local, env) settle(game, local, loc_x[env], loc_y[env]);
   WD_SYNC();
   name_nearest(game, n_envs, loc_x, loc_y);
-  WD_SYNC();
 }
 
 // ---------------------------------------------------------------------------------------------- kernels
@@ -156,34 +157,30 @@ WD_KERNEL(step)(int (*loc_x)[N_AGENTS], int (*loc_y)[N_AGENTS], const int (*loc_
   WD_SHARED Game game;
 
   // move: until the score the rewards hold the wall's cost
-  WD_EACH_ENV(local, env) {
-    const int timestep = _timestep_[env] += 1;
-    game.progress[local] = static_cast<float>(timestep) / static_cast<float>(EPISODE_LENGTH);
-    game.ended[local] = timestep >= EPISODE_LENGTH;
-    clear(game, local);
-  }
+  if (ARE_MANY) WD_EACH_ENV(local, env) clear(game, local);
   WD_EACH_AGENT(local, env, agent) {
     rewards[env][agent] = moved(loc_x[env][agent], loc_y[env][agent], sampled_actions[env][agent][0]);
   }
   WD_SYNC();
   approach(game, n_envs, loc_x, loc_y);
-  WD_SYNC();
 
   // score
+  bool ends = false;
   WD_EACH_ENV(local, env) {
-    const bool is_tagged = settle(game, local) == 0, out_of_time = game.ended[local];
+    const int timestep = _timestep_[env] += 1;
+    const bool is_tagged = settle(game, local, loc_x[env], loc_y[env]) == 0, out_of_time = timestep >= EPISODE_LENGTH;
     terminated[env] = is_tagged;
     truncated[env] = out_of_time && !is_tagged;
     _done_[env] = game.ended[local] = is_tagged || out_of_time;
+    if (WD_OBSERVED || game.ended[local])
+      game.progress[local] = static_cast<float>(timestep) / static_cast<float>(EPISODE_LENGTH);
+    ends |= is_tagged || out_of_time;
   }
-  WD_SYNC();
+  const bool restarts = WD_SYNC_ANY(ends) && AUTO_RESET;
   WD_EACH_AGENT(local, env, agent) {
     rewards[env][agent] += reward(agent, game.distance[local] == 0);
   }
-  if (!USE_FULL_OBSERVATION) name_nearest(game, n_envs, loc_x, loc_y);
-  WD_SYNC();
-
-  const bool restarts = AUTO_RESET && any_ended(game, n_envs);
+  name_nearest(game, n_envs, loc_x, loc_y);
   if (WD_OBSERVED || restarts)
     observe(game, n_envs, WD_OBSERVED, loc_x, loc_y, observations, AUTO_RESET ? final_observations : observations);
   if (restarts) {
@@ -197,13 +194,13 @@ WD_KERNEL(reset)(int (*loc_x)[N_AGENTS], int (*loc_y)[N_AGENTS], const int (*loc
                  const int (*loc_y_reset_pool)[N_AGENTS], float (*observations)[N_ROWS][N_FEATURES], int* _done_,
                  int* _timestep_, int* _episode_, const int* _reset_seed_, int force, int n_envs) {
   WD_SHARED Game game;
+  bool starts = false;
   WD_EACH_ENV(local, env) {
-    game.ended[local] = force != 0 || _done_[env] != 0;
+    starts |= game.ended[local] = force != 0 || _done_[env] != 0;
     _done_[env] = 0;
     clear(game, local);
   }
-  WD_SYNC();
-  if (!any_ended(game, n_envs)) return;
+  if (!WD_SYNC_ANY(starts)) return;
   start(game, n_envs, loc_x, loc_y, loc_x_reset_pool, loc_y_reset_pool, _timestep_, _episode_, _reset_seed_);
   observe(game, n_envs, false, loc_x, loc_y, observations, observations);
 }

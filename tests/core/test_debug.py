@@ -315,9 +315,7 @@ def test_planted_fault_is_located_on_a_gpu(kind, fault):
     assert (found and (found.kernel, found.array)) == expected
 
 
-SCORED = """  WD_SYNC();
-  WD_EACH_AGENT(local, env, agent) {
-    rewards"""
+SCORED = "restarts = WD_SYNC_ANY(ends)"
 HIDDEN = """forward<true>(tile.hidden1, tile.hidden2);
     MEET();"""
 
@@ -337,7 +335,7 @@ def copy_without(barrier, text, file, folder):
 @pytest.mark.gpu
 def test_barrier_missing_in_a_shipped_step_is_located(tmp_path):
     """Rewards of Tag GridWorld are then given before the score."""
-    source = copy_without("WD_SYNC();", SCORED, TagGridWorld.kernel_sources["cuda_c"], tmp_path / "tag_gridworld")
+    source = copy_without("WD_SYNC_ANY", SCORED, TagGridWorld.kernel_sources["cuda_c"], tmp_path / "tag_gridworld")
 
     class Unguarded(TagGridWorld):
         kernel_sources = {**TagGridWorld.kernel_sources, "cuda_c": source}  # noqa: RUF012

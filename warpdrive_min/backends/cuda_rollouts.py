@@ -3,13 +3,13 @@
 A block owns its environments, so it does not wait for other blocks between steps. ``step`` becomes a device function
 named by `STEP_FUNCTION`; an argument tells it whether its observations are read. Constants give the entries per
 environment of arrays with rows of environments (`entries_constant`). On a GPU, written arrays stay in shared memory
-during the rollout.
+during the rollout, and rows of steps until they are complete, as a step reads what it has written.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final, cast
 
 from warpdrive_min.backends.base import (
@@ -96,6 +96,8 @@ class _Rollout:
     """
 
     name = ROLLOUT
+    read_back: tuple[str, ...] = (ACTIONS, Constants.REWARDS)
+    """Arrays that are read in the step that writes them."""
 
     def __init__(self, step: Signature, constants: Mapping[str, Constant]) -> None:
         self._step, self._constants = step, constants
@@ -112,16 +114,15 @@ class _Rollout:
 
     def text(self) -> str:
         """Return the kernel's source text."""
-        near = self._near.values()
         lines = [
-            *(f"WD_BRING({', '.join(each)});" for each in near),
+            *(f"WD_BRING({', '.join(each)});" for each in self._near.values()),
             *self._begin(),
-            *(["WD_SYNC();"] if near else []),
+            *(["WD_SYNC();"] if self._near else []),
             "for (int wd_step = 0; wd_step < n_steps; ++wd_step) {",
             *(f"  {line}" for line in self._body()),
             "}",
-            *(f"WD_TAKE_BACK({', '.join(each[:3])});" for each in near),
             *self._end(),
+            *self._take_back(name for name in self._near if name not in self._by_step),
         ]
         return f"WD_KERNEL({self.name})({', '.join(self._declared.values())}) {{\n  " + "\n  ".join(lines) + "\n}\n"
 
@@ -151,26 +152,30 @@ class _Rollout:
 
     def _begin(self) -> list[str]:
         """Return the code before the first step, without the barrier after it."""
-        return []
+        return ["wd_words wd_last_words = {};"] if self._draws() else []
 
     def _end(self) -> list[str]:
         """Return the code after the last step."""
-        return []
+        return [f"wd_count_draws({self._at('draws')}, n_steps, n_envs);"] if self._draws() else []
 
     def _body(self) -> list[str]:
         """Return the code of each step."""
         is_observed = "true" if self._constants["KEEP_ALL"] else "wd_step == n_steps - 1"
-        keep = self._copy_flags()
+        keep = [*self._complete(Constants.REWARDS), *self._copy_flags()]
         if not self._draws():
             return [*self._take_step(is_observed), *keep, *(["WD_SYNC();"] if keep else [])]
         actions = f"reinterpret_cast<wd_action*>({self._at(ACTIONS)})"
-        draw = f"wd_draw_actions({actions}, {self._at('draws')}, seed, stream, n_envs);"
-        return [draw, *self._count_draw(), *self._take_step(is_observed), *keep]
+        draw = f"wd_draw_actions(wd_last_words, {actions}, wd_step, {self._at('draws')}, seed, stream, n_envs);"
+        return [draw, "WD_SYNC();", *self._complete(ACTIONS), *self._take_step(is_observed), *keep]
 
     # -------------------------------------------------------------- shared by both kernels
 
-    def _count_draw(self) -> list[str]:
-        return ["WD_SYNC();", f"wd_count_draw({self._at('draws')}, n_envs);"]
+    def _take_back(self, names: Iterable[str]) -> list[str]:
+        near = [(*self._near[name][:3], self._row(name)) for name in names if name in self._near]
+        return [f"WD_TAKE_BACK({', '.join(each)});" for each in near]
+
+    def _complete(self, *names: str) -> list[str]:
+        return self._take_back(name for name in names if name in self._by_step)
 
     def _take_step(self, is_observed: str) -> list[str]:
         given = ", ".join([is_observed, *map(self._at, self._names)])
@@ -182,17 +187,21 @@ class _Rollout:
         return [row, f"WD_EACH_ENV(local, env) {{ {' '.join(keep)} }}"] if keep else []
 
     def _at(self, name: str) -> str:
-        """Return a step's argument for an array, at the current row."""
+        """Return a step's argument for an array, near or at the current row."""
+        return f"WD_NEAR({name}, {self._row(name)})" if name in self._near else self._row(name)
+
+    def _row(self, name: str) -> str:
+        """Return the current row of an array with rows of steps, or the array."""
         if name not in self._by_step:
-            return f"{name}_near" if name in self._near else name
+            return name
         entries = "" if "[" in self._declared[name] or name == "successes" else f" * {entries_constant(name)}"
         return f"{name} + static_cast<long long>({self._by_step[name]}) * n_envs{entries}"
 
     def _shared_memory_arrays(self) -> dict[str, tuple[str, ...]]:
         """Return the arrays that stay in shared memory, the small ones first.
 
-        These are written, have rows of environments, and do not have one row per step. By name: C type of an entry,
-        array, entries per environment, and the pointer's step from one environment to the next.
+        These are written and have rows of environments; of those with one row per step only `read_back`. By name: C
+        type of an entry, array, entries per environment, and the pointer's step from one environment to the next.
         """
         found, n_bytes = dict[str, tuple[str, ...]](), 0
         is_small = cast("int", self._constants["N_AGENTS"]) <= MANY_AGENTS
@@ -205,7 +214,8 @@ class _Rollout:
         sizes = {
             name: int(np.prod([self._constants[entries], n_envs, np.dtype(each.dtype).itemsize]))
             for name, (each, entries) in arrays.items()
-            if name in self._declared and name not in self._by_step and "const " not in self._declared[name]
+            if name in self._declared and "const " not in self._declared[name]
+            if name not in self._by_step or name in self.read_back
         }
         for name in sorted(sizes, key=lambda name: sizes[name]):
             n_bytes += sizes[name]
@@ -231,17 +241,16 @@ RECORDED: Final = {
 
 The first has a row per step.
 """
-RECORD: Final = (
-    (Constants.REWARDS, "float (*)[N_AGENTS]"),
-    (DONE, "int*"),
-    (TERMINATED, "int*"),
-    (TRUNCATED, "int*"),
-    (FINAL_OBSERVATIONS, "float*"),
-    (Constants.REWARDS, "float (*)[N_AGENTS]"),  # destinations of the stored rows
-    (TERMINATED, "int*"),
-    (TRUNCATED, "int*"),
-)
-"""Arrays of a step in ``record``'s order, with C types."""
+RECORD: Final = {
+    Constants.REWARDS: "float (*)[N_AGENTS]",
+    DONE: "int*",
+    TERMINATED: "int*",
+    TRUNCATED: "int*",
+    FINAL_OBSERVATIONS: "float*",
+}
+"""C types of the arrays of a step that ``record`` reads, in its order."""
+RECORD_ROWS: Final = (Constants.REWARDS, TERMINATED, TRUNCATED)
+"""Arrays whose rows ``record`` writes, in its order."""
 
 
 class _WithPolicy(_Rollout):
@@ -252,6 +261,7 @@ class _WithPolicy(_Rollout):
     """
 
     name = ROLLOUT_WITH_POLICY
+    read_back = (*_Rollout.read_back, Constants.OBSERVATIONS, TERMINATED, TRUNCATED)
 
     def _rows_of_steps(self) -> dict[str, str]:
         if not self._constants["KEEP_ALL"]:
@@ -275,26 +285,32 @@ class _WithPolicy(_Rollout):
     def _environment_arrays(self) -> dict[str, tuple[Parameter, str]]:
         if not self._constants["RECORDS"]:
             return super()._environment_arrays()
-        running = {"running_return": (Parameter("running_return", "float32", 2), "N_AGENTS")}
+        steps = entries_constant("running_steps")
+        running = {
+            "running_return": (Parameter("running_return", "float32", 2), "N_AGENTS"),
+            "running_steps": (Parameter("running_steps", "int32", 1), steps),
+        }
         return {**super()._environment_arrays(), **running}
 
     def _begin(self) -> list[str]:
-        return ["WD_SHARED wd_policy_of_block policy;", "policy.begin(weights);"]
+        return [*super()._begin(), "WD_SHARED wd_policy_of_block policy;", "policy.begin(weights);"]
 
     def _body(self) -> list[str]:
         written = self._at(Constants.OBSERVATIONS)
         seen = f"reinterpret_cast<const float*>({written.replace('wd_step + 1', 'wd_step')})"
         actions = f"reinterpret_cast<int*>({self._at(ACTIONS)})"
-        drawn = [self._at("draws"), "seed", "stream", "impossible", actions]
+        drawn = ["wd_last_words", "wd_step", self._at("draws"), "seed", "stream", "impossible", actions]
         given = [seen, "weights", *drawn, *map(self._at, POLICY_OUTPUTS), "n_envs"]
-        act = f"wd_act(policy, {', '.join(given)});"
-        return [act, *self._count_draw(), *self._take_step("true"), *self._record(), *self._copy_flags()]
+        act = [f"wd_act(policy, {', '.join(given)});", "WD_SYNC();", *self._complete(ACTIONS)]
+        keep = self._complete(Constants.OBSERVATIONS, *([] if self._constants["RECORDS"] else [Constants.REWARDS]))
+        return [*act, *self._take_step("true"), *keep, *self._record(), *self._copy_flags()]
 
     def _record(self) -> list[str]:
         if not self._constants["RECORDS"]:
             return []
-        of_step = (f"reinterpret_cast<{kind}>({self._at(name)})" for name, kind in RECORD)
-        given = ", ".join(["true", *of_step, *map(self._at, RECORDED), "n_envs"])
+        of_step = [f"reinterpret_cast<{kind}>({self._at(name)})" for name, kind in RECORD.items()]
+        rows = [f"reinterpret_cast<{RECORD[name]}>({self._row(name)})" for name in RECORD_ROWS]
+        given = ", ".join(["true", *of_step, *rows, *map(self._at, RECORDED), "n_envs"])
         return [f"{STEP_FUNCTION.format('record')}({given});"]
 
 

@@ -14,7 +14,10 @@
 #define WD_BLOCKS_AT_ONCE (BLOCKS_PER_ENV == 1 && THREADS >= 256 ? 1024 / THREADS : 0)
 #define WD_SHARED __shared__
 #define WD_TABLE static __constant__ const
-#define WD_SYNC() __syncthreads()
+// A barrier of the block. A block of one warp synchronises as a warp, which takes a few cycles.
+#define WD_SYNC() (THREADS == 32 ? __syncwarp() : __syncthreads())
+// A barrier that also returns whether the flag of any thread is true.
+#define WD_SYNC_ANY(flag) (THREADS == 32 ? (__syncwarp(), __any_sync(~0u, flag)) : __syncthreads_or(flag))
 #define WD_BLOCK (static_cast<int>(blockIdx.x))
 #define WD_THREAD (static_cast<int>(threadIdx.x))
 #define WD_STRIDE THREADS
@@ -59,9 +62,11 @@ static thread_local int wd_block;  // set by the generated launcher
 #define WD_SHARED
 #define WD_TABLE static constexpr
 #define WD_SYNC() ((void)0)
+#define WD_SYNC_ANY(flag) (flag)
 #define WD_BLOCK wd_block
 #define WD_THREAD 0
 #define WD_STRIDE 1
+#define WD_BEGIN(item) (item)
 #if defined(__clang__)
 #define WD_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #else
@@ -126,23 +131,27 @@ static inline int wd_list_set(const Flag* flags, int first, int end, int* list) 
 #define WD_FIRST_ITEM (WD_PART * WD_ITEMS_OF_A_PART)
 #define WD_END_ITEM wd_min(WD_FIRST_ITEM + WD_ITEMS_OF_A_PART, ENVS_PER_BLOCK * N_AGENTS)
 
-// The items of this block that this thread handles. `local` counts the block's environments from 0 (the index into
-// shared memory), `env` counts all environments; `n_envs` must be in scope. WD_EACH_ENV: of blocks that share an
-// environment only the first one.
+// The items from 0 to n that this thread handles. For the compiler it is no loop if the block has a thread for each.
+#define WD_EACH_ITEM(item, n)                                                                   \
+  for (int item = WD_BEGIN(WD_THREAD); item < (n); item = (n) > WD_STRIDE ? item + WD_STRIDE : (n))
+
+// The agents or environments of this block that this thread handles. `local` counts the block's environments from 0 (the
+// index into shared memory), `env` counts all environments; `n_envs` must be in scope. WD_EACH_ENV: of blocks that share
+// an environment only the first one.
 //
 // On the CPU environments are SIMD lanes if the compiler can make the loop body branch-free. WD_INDEPENDENT marks a loop
 // whose iterations do not access memory that other iterations write.
 #if defined(__CUDACC__)
 
 #define WD_EACH_AGENT(local, env, agent)                                                        \
-  for (int item_ = WD_BEGIN(WD_FIRST_ITEM + WD_THREAD); item_ < WD_END_ITEM; item_ += WD_STRIDE) \
-    if (const int local = item_ / N_AGENTS, agent = item_ % N_AGENTS,                           \
+  WD_EACH_ITEM(place_, WD_ITEMS_OF_A_PART)                                                      \
+    if (const int item_ = WD_FIRST_ITEM + place_, local = item_ / N_AGENTS, agent = item_ % N_AGENTS, \
         env = WD_FIRST_ENV + local;                                                             \
-        env < n_envs)
+        env < n_envs && item_ < ENVS_PER_BLOCK * N_AGENTS)
 
 #define WD_EACH_ENV(local, env)                                                                 \
-  for (int local = WD_BEGIN(WD_THREAD); local < ENVS_PER_BLOCK && WD_PART == 0; local += WD_STRIDE) \
-    if (const int env = WD_FIRST_ENV + local; env < n_envs)
+  WD_EACH_ITEM(local, ENVS_PER_BLOCK)                                                           \
+    if (const int env = WD_FIRST_ENV + local; env < n_envs && WD_PART == 0)
 
 #else
 

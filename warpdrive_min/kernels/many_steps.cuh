@@ -1,34 +1,39 @@
 // Definitions for rollout kernels that are generated from a source's `step`.
 #pragma once
 
-WD_FN void wd_count_draw(int* const draws, const int n_envs) {
-  WD_EACH_ENV(local, env) draws[env] += 1;
+// Counts the draws of a launch. The block must have synchronised after the last one. WD_TAKE_BACK then needs no barrier:
+// the same thread handles an entry.
+WD_FN void wd_count_draws(int* const draws, const int n_steps, const int n_envs) {
+  WD_EACH_ENV(local, env) draws[env] += n_steps;
 }
 
-// During a launch the arrays that steps read and write are in shared memory. WD_BRING copies this block's environments to
-// `<array>_near`, with the array's indices, and WD_TAKE_BACK writes them back. The block synchronises in between. An
-// environment has `entries` of `type`; `steps` is its stride in units of the pointer's type.
+// During a launch the arrays that steps read and write are in shared memory on a GPU. WD_BRING copies this block's
+// environments there, and WD_TAKE_BACK writes them to the array or to its row of a step. The block synchronises in between.
+// WD_NEAR is the copy, with the array's indices; on the CPU it is the row itself. An environment has `entries` of `type`;
+// `steps` is its stride in units of the pointer's type.
 #if defined(__CUDACC__)
 
-template <class Entry>
-WD_FN void wd_copy(Entry* const to, const Entry* const from, const int entries, const int n_envs) {
-  const int n = wd_min(ENVS_PER_BLOCK, n_envs - WD_FIRST_ENV) * entries;
-#pragma unroll 1
-  for (int i = WD_THREAD; i < n; i += WD_STRIDE) to[i] = from[i];
+template <int ENTRIES, class Entry>
+WD_FN void wd_copy(Entry* const to, const Entry* const from, const int n_envs) {
+  WD_EACH_ITEM(i, ENVS_PER_BLOCK * ENTRIES) {
+    if (i < WD_OWNED_ENVS * ENTRIES) to[i] = from[i];
+  }
 }
 
 #define WD_OF_BLOCK(type, array, entries) (reinterpret_cast<type*>(array) + static_cast<long long>(WD_FIRST_ENV) * (entries))
 #define WD_BRING(type, array, entries, steps)                                                          \
   alignas(16) WD_SHARED type array##_of_block[ENVS_PER_BLOCK * (entries)];                              \
   const auto array##_near = reinterpret_cast<decltype(array)>(array##_of_block) - WD_FIRST_ENV * (steps); \
-  wd_copy(array##_of_block, WD_OF_BLOCK(type, array, entries), entries, n_envs)
-#define WD_TAKE_BACK(type, array, entries) \
-  wd_copy(WD_OF_BLOCK(type, array, entries), array##_of_block, entries, n_envs)
+  wd_copy<entries>(array##_of_block, WD_OF_BLOCK(type, array, entries), n_envs)
+#define WD_TAKE_BACK(type, array, entries, row) \
+  wd_copy<entries>(WD_OF_BLOCK(type, row, entries), array##_of_block, n_envs)
+#define WD_NEAR(array, row) array##_near
 
 #else
 
-#define WD_BRING(type, array, entries, steps) const auto array##_near = array
-#define WD_TAKE_BACK(type, array, entries) static_cast<void>(0)
+#define WD_BRING(type, array, entries, steps) static_cast<void>(0)
+#define WD_TAKE_BACK(type, array, entries, row) static_cast<void>(0)
+#define WD_NEAR(array, row) (row)
 
 #endif
 

@@ -145,19 +145,19 @@ struct wd_blocks {
 constexpr int WD_KEPT_TILES = 128;
 static thread_local wd_blocks<WD_TILE> wd_kept[WD_KEPT_TILES];
 
-// The words that a draw of N_WORDS takes for each row of a tile.
+// The words that a draw of N_WORDS takes for each row of a tile; `step` draws after the counted ones.
 template <int N_WORDS>
 struct wd_drawn_words {
   unsigned of[N_WORDS][WD_TILE];
 
   void draw(const int tile, const int first_row, const int n_rows, const int* const draws, const unsigned stream,
-            const int* const seed) {
+            const int* const seed, const unsigned step = 0u) {
     const int first_env = first_row / N_AGENTS, end_env = (first_row + n_rows - 1) / N_AGENTS + 1;
     int difference = 0;
     for (int env = first_env; env < end_env; ++env) difference |= draws[env] ^ draws[first_env];
     const int n_alike = difference ? 1 : n_rows;
     for (int row = 0; row < n_rows; row += n_alike) {
-      const unsigned first_word = static_cast<unsigned>(draws[(first_row + row) / N_AGENTS]) * N_WORDS;
+      const unsigned first_word = (draws[(first_row + row) / N_AGENTS] + step) * N_WORDS;
       wd_blocks<WD_TILE>& blocks = wd_kept[tile % WD_KEPT_TILES];
       for (unsigned i = 0; i < N_WORDS; ++i) {
         const unsigned word = first_word + i;

@@ -81,11 +81,13 @@ struct WD_ALIGN(16) wd_policy_of {
 using wd_policy = wd_policy_of<THREADS / 32, wd_min(32, ENVS_PER_BLOCK), WD_SHARED_BYTES>;   // a thread acts for its environment
 using wd_policy_of_block = wd_policy_of<WD_ACTING_WARPS, WD_WARP_ROWS, WD_SHARED_BYTES * 5 / 8>;  // for all of a block
 
-// Draws the actions of this block's agents from their observations, (n_envs, N_AGENTS, N_SEEN), and counts impossible rows.
-// The caller must then synchronise the block and count the draw.
-WD_FN void wd_act(wd_policy_of_block& policy, const float* const seen, const float* const weights, const int* const draws,
-                  const int* const seed, const int stream, int* const impossible, int* const actions,
-                  float (*const log_probs)[N_AGENTS], float (*const values)[N_AGENTS], const int n_envs) {
+// Draws the actions of a launch's step for this block's agents from their observations, (n_envs, N_AGENTS, N_SEEN), and
+// counts impossible rows. The caller must then synchronise the block. `words` are as in `wd_draw_actions`.
+WD_FN void wd_act(wd_policy_of_block& policy, const float* const seen, const float* const weights, wd_words& words,
+                  const int step, const int* const draws, const int* const seed, const int stream, int* const impossible,
+                  int* const actions, float (*const log_probs)[N_AGENTS], float (*const values)[N_AGENTS],
+                  const int n_envs) {
+  constexpr bool ARE_KEPT = WD_AGENT_ROWS <= WD_ACTING_WARPS * WD_WARP_ROWS;
   const int warp = WD_THREAD / 32, lane = WD_THREAD % 32;
   const int n_rows = wd_min(ENVS_PER_BLOCK, n_envs - WD_FIRST_ENV) * N_AGENTS;
   const long long first_row = static_cast<long long>(WD_FIRST_ENV) * N_AGENTS;
@@ -97,8 +99,9 @@ WD_FN void wd_act(wd_policy_of_block& policy, const float* const seen, const flo
     policy.evaluate(weights);
     const int row = first + lane, env = WD_FIRST_ENV + row / N_AGENTS, agent = row % N_AGENTS;
     if (lane >= WD_WARP_ROWS || row >= n_rows) continue;
-    const unsigned word = draws[env];
-    const wd_words words = wd_philox(word / 4u, env, agent, stream, seed[0], seed[1]);
+    const unsigned word = draws[env] + step;
+    if (step == 0 || !ARE_KEPT || word % 4u == 0u)
+      words = wd_philox(word / 4u, env, agent, stream, seed[0], seed[1]);
     float* const out = policy.out[warp * WD_WARP_ROWS + lane];
     if (HAS_VALUE) values[env][agent] = out[VALUE_COLUMN];
     const wd_drawn drawn = wd_draw(out, nullptr, N_CATEGORIES, wd_uniform(wd_word(words, static_cast<int>(word % 4u))));
@@ -192,14 +195,15 @@ struct wd_policy {
 
 typedef wd_policy wd_policy_of_block;
 
-WD_FN void wd_act(wd_policy& policy, const float* const seen, const float* const weights, const int* const draws,
-                  const int* const seed, const int stream, int* const impossible, int* const actions,
-                  float (*const log_probs)[N_AGENTS], float (*const values)[N_AGENTS], const int n_envs) {
+WD_FN void wd_act(wd_policy& policy, const float* const seen, const float* const weights, wd_words&, const int step,
+                  const int* const draws, const int* const seed, const int stream, int* const impossible,
+                  int* const actions, float (*const log_probs)[N_AGENTS], float (*const values)[N_AGENTS],
+                  const int n_envs) {
   const int end_row = wd_min(WD_FIRST_ENV + ENVS_PER_BLOCK, n_envs) * N_AGENTS;
   for (int row = WD_FIRST_ENV * N_AGENTS; row < end_row; row += WD_ROWS) {
     const int n = wd_min(WD_ROWS, end_row - row);
     wd_drawn_words<1> words;
-    words.draw(row / WD_ROWS, row, n, draws, stream, seed);
+    words.draw(row / WD_ROWS, row, n, draws, stream, seed, step);
     policy.act(reinterpret_cast<const float (*)[N_SEEN]>(seen) + row, weights, words.of[0],
                impossible + row, actions + row, &log_probs[0][0] + row, &values[0][0] + (HAS_VALUE ? row : 0), n);
   }

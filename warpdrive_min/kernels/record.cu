@@ -25,15 +25,18 @@ WD_KERNEL(record)(const float (*rewards)[N_AGENTS], const int* _done_, const int
     running_return[env][agent] = _done_[env] ? 0.f : sum;
   }
   if (CUTS) {
-    // Neighbouring threads copy neighbouring words; a block with one environment checks only once.
-    const int n_words = ENVS_PER_BLOCK > 1 || truncated[WD_FIRST_ENV] ? ENVS_PER_BLOCK * N_WORDS : 0;
-    for (int item = WD_THREAD; item < n_words; item += WD_STRIDE) {
-      const int env = WD_FIRST_ENV + item / N_WORDS, word = item % N_WORDS;
-      if (env >= n_envs || !truncated[env] || n_cut[env] >= n_cuts) continue;
-      const long long source = static_cast<long long>(env) * N_WORDS + word;
-      cuts[static_cast<long long>(n_cut[env]) * n_envs * N_WORDS + source] = final_observations[source];
+    bool any = false;
+    WD_EACH_ENV(local, env) any |= truncated[env] != 0;
+    if (WD_SYNC_ANY(any)) {
+      // Neighbouring threads copy neighbouring words.
+      for (int item = WD_THREAD; item < ENVS_PER_BLOCK * N_WORDS; item += WD_STRIDE) {
+        const int env = WD_FIRST_ENV + item / N_WORDS, word = item % N_WORDS;
+        if (env >= n_envs || !truncated[env] || n_cut[env] >= n_cuts) continue;
+        const long long source = static_cast<long long>(env) * N_WORDS + word;
+        cuts[static_cast<long long>(n_cut[env]) * n_envs * N_WORDS + source] = final_observations[source];
+      }
+      WD_SYNC();  // all threads have read n_cut
     }
-    WD_SYNC();  // all threads have read n_cut
   }
   WD_EACH_ENV(local, env) {
     const bool is_done = _done_[env];

@@ -26,18 +26,19 @@ WD_FN wd_action wd_chosen(const unsigned word, const int agent, const int type) 
 
 #endif
 
-// Writes this block's actions (n_envs, N_AGENTS, N_TYPES). The caller must then synchronise the block and count the draw
-// with `wd_count_draw`.
-WD_FN void wd_draw_actions(wd_action* const actions, const int* const draws, const int* const seed, const int stream,
-                           const int n_envs) {
+// Writes this block's actions (n_envs, N_AGENTS, N_TYPES) of a launch's step. The caller must then synchronise the block.
+// A thread with one agent draws four words at a time; `words` are those of the step before.
+WD_FN void wd_draw_actions(wd_words& words, wd_action* const actions, const int step, const int* const draws,
+                           const int* const seed, const int stream, const int n_envs) {
 #if defined(__CUDACC__)
+  constexpr bool ARE_KEPT = ENVS_PER_BLOCK * N_AGENTS <= THREADS;
   WD_EACH_AGENT(local, env, agent) {
-    const unsigned first_word = static_cast<unsigned>(draws[env]) * N_TYPES;
+    const unsigned first_word = (static_cast<unsigned>(draws[env]) + step) * N_TYPES;
     wd_action* const row = actions + (static_cast<long long>(env) * N_AGENTS + agent) * N_TYPES;
-    wd_words words = {0u, 0u, 0u, 0u};
     for (int type = 0; type < N_TYPES; ++type) {
       const unsigned word = first_word + type;
-      if (type == 0 || word % 4u == 0u) words = wd_philox(word / 4u, env, agent, stream, seed[0], seed[1]);
+      const bool is_first = type == 0 && (step == 0 || !ARE_KEPT);
+      if (is_first || word % 4u == 0u) words = wd_philox(word / 4u, env, agent, stream, seed[0], seed[1]);
       row[type] = wd_chosen(wd_word(words, static_cast<int>(word % 4u)), agent, type);
     }
   }
@@ -46,7 +47,7 @@ WD_FN void wd_draw_actions(wd_action* const actions, const int* const draws, con
   for (int first_row = WD_FIRST_ENV * N_AGENTS; first_row < end_row; first_row += WD_TILE) {
     const int n_rows = wd_min(WD_TILE, end_row - first_row);
     wd_drawn_words<N_TYPES> words;
-    words.draw(first_row / WD_TILE, first_row, n_rows, draws, stream, seed);
+    words.draw(first_row / WD_TILE, first_row, n_rows, draws, stream, seed, step);
     WD_INDEPENDENT for (int row = 0; row < n_rows; ++row) {
       for (int type = 0; type < N_TYPES; ++type)
         actions[static_cast<long long>(first_row + row) * N_TYPES + type] =
