@@ -66,9 +66,12 @@ class Forks:
 
     def wait(self) -> None:
         """Wait until all functions have returned."""
-        if self._pid is not None:
-            os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOWAIT)
-            with self._lock:
+        if (pid := self._pid) is None:
+            return
+        with contextlib.suppress(ChildProcessError):  # another thread has waited, too
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        with self._lock:
+            if self._pid is not None:
                 os.waitpid(self._pid, 0)
                 self._pid = None
 

@@ -103,7 +103,8 @@ def _plans(config: RunConfig, env: Environment, backend: Backend, network: _Netw
     trainer, n_members = config.trainer, config.population.size
     n_blocks, entries = env.settle_blocks(None, backend.language), planned_entries(env)
     counts = {True: trainer.num_envs * (n_members or 1)}
-    if config.saving.keep_best and n_members is None:
+    learners = [policy for policy in config.policy.values() if policy.to_train]
+    if config.saving.keep_best and n_members is None and len(learners) == 1:
         counts[False] = min(trainer.num_envs, BEST_EPISODES)
     copies = {}
     for restarts, n_envs in counts.items():
