@@ -508,7 +508,10 @@ def push_environment(env: CUDAEnvironmentContext, data_manager: CUDADataManager)
 
 
 def _feeds(env: CUDAEnvironmentContext, n_envs: int) -> list[DataFeed]:
-    """Return an environment's three dictionaries, with ``n_copies`` of what each environment has."""
+    """Return an environment's three dictionaries.
+
+    Entries that each environment has get the attribute ``n_copies``.
+    """
     hooks = ("get_data_dictionary", "get_tensor_dictionary", "get_reset_pool_dictionary")
     feeds: list[DataFeed] = []
     for hook in hooks:
@@ -525,10 +528,7 @@ def _feeds(env: CUDAEnvironmentContext, n_envs: int) -> list[DataFeed]:
 
 
 def planned_entries(env: CUDAEnvironmentContext) -> dict[str, int]:
-    """Return what `CUDADataManager.entries` will be once a wrapper has pushed its arrays.
-
-    Arrays of `Environment`s whose rows the core repeats; imports no torch.
-    """
+    """Return the later `CUDADataManager.entries` of a wrapper; imports no torch."""
     entries = dict.fromkeys((TIMESTEP, EPISODE, DONE), 1)
     pushed = [each for feed in _feeds(env, 1) for each in feed.items()]
     return entries | {name: np.size(entry["data"]) for name, entry in pushed if entry["attributes"].get("n_copies")}

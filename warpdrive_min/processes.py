@@ -47,9 +47,9 @@ def set_rank_variables(rank: int, n_processes: int, address: str, port: str | in
 
 
 class Forks:
-    """Forked process that calls functions, each in a fork of its own; all end with this process.
+    """Forked process that calls each of some functions in a fork of its own.
 
-    They print nothing, and errors end only the process of the function. Signals end them.
+    All end with this process. They print nothing, and an error ends only the fork of the function. Signals end them.
 
     Args:
         prepare: Function that is called first.
@@ -106,7 +106,7 @@ def _call_in_forks(parent: int, prepare: Callable[[], object], functions: Sequen
 
 @contextlib.contextmanager
 def _ending() -> Iterator[None]:
-    """End a forked process with the block, whatever happens, without its parent's clean-up."""
+    """End a forked process with the block, without its parent's clean-up."""
     try:
         yield
     finally:

@@ -396,7 +396,7 @@ class Rollouts:
         return self._of_policies[key]
 
     def _planned(self, perceptron: Perceptron | str, **how: bool) -> KernelPlan | str:
-        """Return a kernel ``rollout_with_policy`` to compile, or a known reason against one."""
+        """Return a planned ``rollout_with_policy``, or a known reason against one."""
         subject = self._subject
         if self._obstacle:
             return self._obstacle
@@ -658,7 +658,7 @@ def _zeros(n_steps: int, name: str, array: torch.Tensor) -> torch.Tensor:
 
 
 def _without_value(policy: Policy) -> Perceptron | str:
-    """Return the layers that choose actions, or the reason why kernels cannot use them."""
+    """Return the layers that choose actions, or a reason against kernels."""
     found = perceptron_of(policy)
     return found if isinstance(found, str) else replace(found, value=())
 

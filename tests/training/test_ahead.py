@@ -199,7 +199,7 @@ class OnGpu(Backend):
 @pytest.mark.parametrize(("name", "which"), [("cartpole", ""), ("cartpole", "ppo"), ("acrobot", "ppo")])
 @pytest.mark.parametrize("value_clip", [None, 0.2])
 def test_early_kernel_is_that_of_the_trainer(name, which, value_clip, monkeypatch):
-    """The kernels of learning that start early are those that a trainer makes of its tensors."""
+    """Kernels of learning that start early are those of a trainer."""
     config = RunConfig.load(run_config_path(name, which)).to_dict()
     config["policy"]["shared"]["value_clip"] = value_clip
     config["trainer"] |= {"num_envs": 2, "train_batch_size": 8}
@@ -236,7 +236,7 @@ SHIPPED = [
 
 @pytest.mark.parametrize(("name", "which"), SHIPPED)
 def test_early_kernels_are_those_of_the_wrapper(name, which):
-    """Kernels of steps, rollouts and episodes start early with the constants of the wrapper, which has arrays."""
+    """Kernels of steps that start early are those of a wrapper with arrays."""
     config, before, backend = RunConfig.load(run_config_path(name, which)), OnGpu(), OnGpu()
     network = planned._network(config, ENVS[name]())
     for plan in planned._plans(config, ENVS[name](), before, network):

@@ -105,7 +105,10 @@ class Choices:
         return lambda t: cast(Launch, bound_step(observations=rows[t]))
 
     def rehearse_fused_rollout(self, recorder: RolloutRecorder, *, greedy: bool) -> bool:
-        """Compile the kernel of whole rollouts, for `ahead.compiled`; False if there is none."""
+        """Compile the kernel of whole rollouts, for `ahead.compiled`, if any.
+
+        Returns False if there is none.
+        """
         _, choice = self._rollout(recorder.all_steps_arguments(), greedy=greedy)
         if not choice.is_fast:
             return False

@@ -1,4 +1,4 @@
-"""Kernels of a run that are known before torch is imported, and so can compile early."""
+"""Kernels of a run that are known before torch is imported."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ Build = Callable[[int], object]
 
 
 def builds(config: RunConfig, env: Environment, backend: Backend) -> list[Build]:
-    """Return functions that compile a run's kernels in CUDA C for a GPU; imports no torch.
+    """Return functions that compile a run's kernels in CUDA C.
 
-    They are those of the environment, of rollouts and evaluation, and of learning, as far as they are known without a
+    It imports no torch. They are those of the environment, of rollouts and evaluation, and of learning, as far as they are known without a
     trainer. Those that take longest come first. Exact runs have other kernels.
     """
     if config.trainer.exact:
@@ -97,7 +97,7 @@ def _network(config: RunConfig, env: Environment) -> _Network | None:
 
 
 def _plans(config: RunConfig, env: Environment, backend: Backend, network: _Network | None) -> Iterator[KernelPlan]:
-    """Yield the kernels of evaluation, of rollouts and of steps, if an environment has them in CUDA C."""
+    """Yield the environment's kernels in CUDA C, if it has them."""
     if backend.language not in env.kernel_sources or backend.language != "cuda_c":
         return
     trainer, n_members = config.trainer, config.population.size
