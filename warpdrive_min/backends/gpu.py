@@ -173,7 +173,7 @@ class CudaProgram:
 
 
 class Properties(NamedTuple):
-    """What compilation asks of a GPU."""
+    """Properties of a GPU that compilation needs."""
 
     architecture: str
     """For example ``"sm_90"``."""

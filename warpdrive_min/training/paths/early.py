@@ -36,8 +36,8 @@ def run(prepare: Callable[[], object]) -> Thread:
 def compile_apart(builds: Sequence[Callable[[], object]], index: int) -> None:
     """Call functions that compile for a GPU in processes of their own.
 
-    It must be called before any thread starts. Threads would take the interpreter's lock and the memory map from torch's
-    import, and wait for them.
+    It must be called before any thread starts. Threads would take the interpreter's lock and the memory map from the
+    import of torch, and wait for them.
     """
 
     def prepare() -> None:

@@ -31,8 +31,8 @@ Build = Callable[[int], object]
 def builds(config: RunConfig, env: Environment, backend: Backend) -> list[Build]:
     """Return functions that compile a run's kernels in CUDA C.
 
-    It imports no torch. They are those of the environment, of rollouts and evaluation, and of learning, as far as they are known without a
-    trainer. Those that take longest come first. Exact runs have other kernels.
+    It imports no torch. They are those of the environment, of rollouts and evaluation, and of learning, as far as they
+    are known without a trainer. Those that take longest come first. Exact runs have other kernels.
     """
     if config.trainer.exact:
         return []
