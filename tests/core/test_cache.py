@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -52,3 +56,58 @@ def test_compiled_file_is_made_once(tmp_path, monkeypatch):
     first, again, other = (cache.cached({"text": text}, ".so", make) for text in ("a", "a", "b"))
     assert first == again != other
     assert len(made) == 2
+
+
+BUILD = """
+import sys, time
+from pathlib import Path
+from warpdrive_min.backends.cache import cached
+
+def make(path):
+    with open(sys.argv[1], "a") as log:
+        log.write("made\\n")
+    time.sleep(float(sys.argv[2]))
+    path.write_text("code")
+
+print(cached({"key": 1}, ".txt", make).read_text())
+"""
+
+
+def started(folder, seconds):
+    """Start a process that builds a file in some seconds."""
+    command = [sys.executable, "-c", BUILD, str(folder / "log"), str(seconds)]
+    environment = {**os.environ, cache.VARIABLE: str(folder / "cache")}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+
+
+def test_processes_build_a_file_once(tmp_path):
+    """Processes wait for the one that builds, and leave no lock."""
+    children = [started(tmp_path, 0.5) for _ in range(3)]
+    assert [child.communicate()[0] for child in children] == ["code\n"] * 3
+    assert (tmp_path / "log").read_text() == "made\n"
+    assert [path.suffix for path in (tmp_path / "cache").iterdir()] == [".txt"]
+
+
+def test_killed_builder_leaves_no_lock(tmp_path):
+    """A process that waits for a killed one builds the file."""
+    first = started(tmp_path, 60)
+    while not (tmp_path / "log").exists():
+        time.sleep(0.01)
+    second = started(tmp_path, 0)
+    time.sleep(0.3)
+    assert second.poll() is None
+    first.kill()
+    assert second.communicate()[0] == "code\n"
+    first.communicate()
+
+
+def test_file_is_built_without_locks(tmp_path, monkeypatch):
+    """A file system without locks stops nothing."""
+
+    def refuse(*_):
+        raise OSError("planted")
+
+    monkeypatch.setenv(cache.VARIABLE, str(tmp_path))
+    monkeypatch.setattr(cache.fcntl, "flock", refuse)
+    assert cache.cached({"key": 1}, ".txt", lambda path: path.write_text("code")).read_text() == "code"
+    assert [path.suffix for path in tmp_path.iterdir()] == [".txt"]

@@ -9,7 +9,7 @@ import logging
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -135,6 +135,8 @@ def _locked(path: Path) -> Iterator[None]:
     try:
         lock = _acquired(path)
     except OSError:  # the file system has no locks: several may build
+        with suppress(OSError):
+            path.unlink()
         yield
         return
     try:
