@@ -379,7 +379,7 @@ class Record(_Line):
             metrics=seen.metrics or None,
             correctness=Checks.of(seen.before, seen.after) if seen.before and seen.after else None,
             command=command or command_line("run", preset=context.preset, case=case.name, **run_options(point)),
-            started_at=started.at.isoformat(timespec="seconds"),
+            started_at=started.at.isoformat(timespec="microseconds"),  # processes of a point may start in one second
             duration_s=round(started.elapsed_s, 3),
             notes={**(facts.notes if facts else {}), **seen.notes, **({"note": context.note} if context.note else {})},
             host=host,
