@@ -21,6 +21,7 @@ from tests.support import (
 )
 from warpdrive_min import CUDASampler, EnvWrapper
 from warpdrive_min.backends import cuda_c
+from warpdrive_min.backends.cuda_rollouts import generate_rollout
 from warpdrive_min.errors import CompileError, ConfigError, DataError
 from warpdrive_min.function_manager import CUDAFunctionManager, LaunchShape
 from warpdrive_min.policies import random_policy
@@ -173,6 +174,29 @@ def test_rollout_refuses_what_it_cannot_do():
 
 FLAGS = {"KEEP_ALL": True, "RANDOM": True, "N_TYPES": 1, "CATEGORIES": (2,), "LOW": (), "HIGH": ()}
 SHAPE = {"N_AGENTS": 1, "EXACT": False, **LaunchShape.of(1).constants()}
+
+
+CLIPPING = """
+WD_KERNEL(step)(int (*sampled_actions)[N_AGENTS][1], float (*rewards)[N_AGENTS], int n_envs) {
+  WD_EACH_AGENT(local, env, agent) rewards[env][agent] = sampled_actions[env][agent][0] = 1;
+}
+"""
+
+
+def test_actions_that_a_step_may_write_are_those_of_the_step():
+    """Given actions are those of each step's row.
+
+    Drawn ones are stored as the step leaves them.
+    """
+    entries = {"ENTRIES_sampled_actions": 1, "ENTRIES_rewards": 1, "ENTRIES_draws": 1}
+    drawn = generate_rollout(CLIPPING, {**SHAPE, **FLAGS, **entries}, "env.cu")
+    assert drawn.index("wd_one_step(") < drawn.index("WD_TAKE_BACK(int, sampled_actions")
+    fixed = generate_rollout(CLIPPING.replace("int (*s", "const int (*s"), {**SHAPE, **FLAGS, **entries}, "env.cu")
+    assert fixed.index("WD_TAKE_BACK(int, sampled_actions") < fixed.index("wd_one_step(")
+    given = generate_rollout(CLIPPING, {**SHAPE, **FLAGS, **entries, "RANDOM": False}, "env.cu")
+    assert "sampled_actions + static_cast<long long>(wd_step) * n_envs" in given
+    assert "sampled_actions_near" not in given
+    assert "WD_NEAR(sampled_actions" not in given
 
 
 @pytest.mark.parametrize(

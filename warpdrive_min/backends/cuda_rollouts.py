@@ -105,6 +105,7 @@ class _Rollout:
         self._by_step = self._rows_of_steps()
         self._flags = [name for name in FLAGS if name in self._names and self._keeps_flags()]
         self._declared = dict(zip(self._names, step.texts, strict=True))
+        self._may_write_actions = "const " not in self._declared[ACTIONS]
         if self._draws():
             self._declared[ACTIONS] = re.sub(r"\bconst\b", "", self._declared[ACTIONS])
         rows = {rows_of(name): f"bool* {rows_of(name)}" for name in self._flags}
@@ -166,9 +167,14 @@ class _Rollout:
             return [*self._take_step(is_observed), *keep, *(["WD_SYNC();"] if keep else [])]
         actions = f"reinterpret_cast<wd_action*>({self._at(ACTIONS)})"
         draw = f"wd_draw_actions(wd_last_words, {actions}, wd_step, {self._at('draws')}, seed, stream, n_envs);"
-        return [draw, "WD_SYNC();", *self._complete(ACTIONS), *self._take_step(is_observed), *keep]
+        return [draw, "WD_SYNC();", *self._step_with_drawn(is_observed), *keep]
 
     # -------------------------------------------------------------- shared by both kernels
+
+    def _step_with_drawn(self, is_observed: str) -> list[str]:
+        """Return the step, and the copy of its drawn actions: after it if it may write them."""
+        row, step = self._complete(ACTIONS), self._take_step(is_observed)
+        return [*step, *row] if self._may_write_actions else [*row, *step]
 
     def _take_back(self, names: Iterable[str]) -> list[str]:
         near = [(*self._near[name][:3], self._row(name)) for name in names if name in self._near]
@@ -215,7 +221,7 @@ class _Rollout:
             name: int(np.prod([self._constants[entries], n_envs, np.dtype(each.dtype).itemsize]))
             for name, (each, entries) in arrays.items()
             if name in self._declared and "const " not in self._declared[name]
-            if name not in self._by_step or name in self.read_back
+            if name not in self._by_step or (name in self.read_back and (name != ACTIONS or self._draws()))
         }
         for name in sorted(sizes, key=lambda name: sizes[name]):
             n_bytes += sizes[name]
@@ -301,9 +307,9 @@ class _WithPolicy(_Rollout):
         actions = f"reinterpret_cast<int*>({self._at(ACTIONS)})"
         drawn = ["wd_last_words", "wd_step", self._at("draws"), "seed", "stream", "impossible", actions]
         given = [seen, "weights", *drawn, *map(self._at, POLICY_OUTPUTS), "n_envs"]
-        act = [f"wd_act(policy, {', '.join(given)});", "WD_SYNC();", *self._complete(ACTIONS)]
+        act = [f"wd_act(policy, {', '.join(given)});", "WD_SYNC();"]
         keep = self._complete(Constants.OBSERVATIONS, *([] if self._constants["RECORDS"] else [Constants.REWARDS]))
-        return [*act, *self._take_step("true"), *keep, *self._record(), *self._copy_flags()]
+        return [*act, *self._step_with_drawn("true"), *keep, *self._record(), *self._copy_flags()]
 
     def _record(self) -> list[str]:
         if not self._constants["RECORDS"]:
