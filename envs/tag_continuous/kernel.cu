@@ -63,7 +63,7 @@ struct Shared {
   };
 };
 
-static_assert(sizeof(Shared) <= SHARED_BYTES && (GRID_SEARCH || FITTING >= 32) && N_AGENTS < NOBODY,
+static_assert(sizeof(Shared) <= SHARED_BYTES && (GRID_SEARCH || USE_FULL_OBSERVATION || FITTING >= 32) && N_AGENTS < NOBODY,
               "tag_continuous: too many agents for the shared memory of a block (48 KiB, 23 bytes an agent and more); "
               "use fewer runners and taggers");
 static_assert(!GRID_SEARCH || ROUNDS == 1, "tag_continuous: one block searches a grid for at most 16 neighbours");

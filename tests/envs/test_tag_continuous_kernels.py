@@ -169,3 +169,10 @@ def test_too_many_agents_are_refused(backend):
     functions = CUDAFunctionManager(env.num_agents, 1, backend=backend)
     with pytest.raises((CompileError, ConfigError), match=f"48 KiB, {27 if backend == 'numba' else 23} bytes an agent"):
         functions.load(env.kernel_sources, environment_constants(env))
+
+
+def test_many_agents_may_see_all_others():
+    """Full observations need no memory for neighbours."""
+    env = TagContinuous(num_taggers=10, num_runners=590, use_full_observation=True, neighbor_search="all_pairs")
+    functions = CUDAFunctionManager(env.num_agents, 1, backend="host")
+    assert functions.load(env.kernel_sources, environment_constants(env)) == ["step", "reset"]
