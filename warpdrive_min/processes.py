@@ -58,35 +58,38 @@ class Forks:
 
     def __init__(self, prepare: Callable[[], object], functions: Sequence[Callable[[], object]]) -> None:
         parent = os.getpid()
-        self._pid: int | None = os.fork()
         self._lock = threading.Lock()
+        self._pid: int | None = os.fork()
         if not self._pid:
             with _ending():
                 _call_in_forks(parent, prepare, functions)
+        register(self)
 
     def wait(self) -> None:
         """Wait until all functions have returned."""
         if (pid := self._pid) is None:
             return
-        with contextlib.suppress(ChildProcessError):  # another thread has waited, too
+        with contextlib.suppress(ChildProcessError):  # another thread has waited, or the system if it ignores SIGCHLD
             os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-        with self._lock:
+        with self._lock, contextlib.suppress(ChildProcessError):
             if self._pid is not None:
-                os.waitpid(self._pid, 0)
                 self._pid = None
+                os.waitpid(pid, 0)
 
     def kill(self) -> None:
         """End the functions that still run."""
         with self._lock:
             if self._pid is not None:
-                os.kill(self._pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self._pid, signal.SIGKILL)
 
 
 def _call_in_forks(parent: int, prepare: Callable[[], object], functions: Sequence[Callable[[], object]]) -> None:
-    end_with_parent(parent)
     for number in signal.valid_signals():
         if callable(signal.getsignal(number)):
             signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # or nothing could wait
+    end_with_parent(parent)
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in range(3):
         os.dup2(nowhere, descriptor)

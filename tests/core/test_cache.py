@@ -101,6 +101,17 @@ def test_killed_builder_leaves_no_lock(tmp_path):
     first.communicate()
 
 
+def test_suspended_builder_stops_nobody(tmp_path, monkeypatch):
+    """A process that waits too long for another one builds the file itself."""
+    monkeypatch.setenv(cache.VARIABLE, str(tmp_path))
+    monkeypatch.setattr(cache, "PATIENCE_S", 0.1)
+    lock = cache.entry({"key": 1}, ".lock")
+    with lock.open("w") as held:
+        cache.fcntl.flock(held, cache.fcntl.LOCK_EX)
+        assert cache.cached({"key": 1}, ".txt", lambda path: path.write_text("code")).read_text() == "code"
+        assert lock.exists(), "its owner removes it"
+
+
 def test_file_is_built_without_locks(tmp_path, monkeypatch):
     """A file system without locks stops nothing."""
 

@@ -128,6 +128,7 @@ ALL = [*PROGRAMS, "play_episodes", "rollout_with_policy", *STEPS]
         ("train -e cartpole --set saving.keep_best=false", ["GPU 0", *PROGRAMS, "rollout_with_policy", "step"]),
         ("train -e cartpole --set trainer.fused_rollout=false", ["GPU 0", *PROGRAMS, "play_episodes", *STEPS]),
         ("train -e cartpole --population 4", ["GPU 0", *PROGRAMS, "step"]),
+        ("train -e cartpole -p 4", ["GPU 0", *PROGRAMS, "step"]),
         ("train -e cartpole --backend numba", ["GPU 0", *PROGRAMS, "numba"]),
         ("train -e pendulum", ["GPU 0", *STEPS]),
         ("train -e tag_continuous", ["GPU 0", "step"]),  # two policies, of which none is the best
@@ -292,11 +293,16 @@ def test_kernel_that_does_not_fit_a_gpu_is_not_compiled(monkeypatch):
         CudaProgram(Path("learn.cu"), {}, {"learn": 113_184}).build(0)
 
 
+@pytest.mark.parametrize("on_end", ["SIG_DFL", "SIG_IGN"])
 @pytest.mark.parametrize("n_cores", [1, 16])
-def test_kernels_compile_in_processes_of_their_own(n_cores, tmp_path):
-    """Each kernel has a process, which prints nothing; an error ends only its own."""
+def test_kernels_compile_in_processes_of_their_own(n_cores, on_end, tmp_path):
+    """Each kernel has a process, which prints nothing; an error ends only its own.
+
+    The system may wait for ended processes itself.
+    """
     code = f"""
-import os
+import os, signal
+signal.signal(signal.SIGCHLD, signal.{on_end})
 from functools import partial
 from pathlib import Path
 from warpdrive_min.backends import cuda_c, gpu

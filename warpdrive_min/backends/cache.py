@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,6 +23,11 @@ VARIABLE: Final = "WARPDRIVE_MIN_CACHE"
 """Environment variable that names the cache folder."""
 NUMBA_SUFFIX: Final = ".numba"
 """Suffix of files with Numba's machine code."""
+
+PATIENCE_S: Final = 60.0
+"""Longest wait for another process that builds the same file, s; it may be suspended."""
+POLL_S: Final = 0.01
+"""Interval in which its end is looked for, s."""
 
 _reported: set[str] = set()
 report_with: Callable[[str], None] = logging.getLogger(__name__).info
@@ -134,28 +140,41 @@ def _locked(path: Path) -> Iterator[None]:
     """Hold the lock of a file, which exists meanwhile; it ends with its process."""
     try:
         lock = _acquired(path)
-    except OSError:  # the file system has no locks: several may build
-        with suppress(OSError):
-            path.unlink()
+    except OSError as error:  # several may build
+        if not isinstance(error, BlockingIOError):
+            with suppress(OSError):
+                path.unlink()
         yield
         return
     try:
         yield
     finally:
-        path.unlink(missing_ok=True)
+        with suppress(OSError):
+            path.unlink()
         fcntl.flock(lock, fcntl.LOCK_UN)  # of a copy of the descriptor, too, which a fork may have
         os.close(lock)
 
 
 def _acquired(path: Path) -> int:
-    """Return a locked file's descriptor."""
+    """Return a locked file's descriptor.
+
+    Raises:
+        OSError: There are no locks; or, as a BlockingIOError, another one has held it for `PATIENCE_S`.
+    """
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         lock = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o666)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if os.path.exists(path) and os.path.samestat(os.fstat(lock), os.stat(path)):
-                return lock
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(lock), os.stat(path)):
+                    return lock
+            os.close(lock)  # the one that held it has removed it
+        except BlockingIOError:
+            os.close(lock)
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(POLL_S)
         except BaseException:
             os.close(lock)
             raise
-        os.close(lock)  # the one that held it has removed it

@@ -61,7 +61,7 @@ class _Parser(argparse.ArgumentParser):
         self.add_argument("--set", action="append", default=[])
         self.add_argument("--backend")
         self.add_argument("--gpus", "-n", type=int)
-        self.add_argument("--population", type=int)
+        self.add_argument("--population", "-p", type=int)
         self.add_argument("--resume")
         self.add_argument("--quiet", "-q", action="store_true")  # may stand before others, as in -qn2
 

@@ -26,7 +26,8 @@
 #define WD_ATOMIC_ADD(address, value) atomicAdd(address, value)
 #define WD_ATOMIC_MIN(address, value) atomicMin(address, value)
 
-// With WD_DELAY, a seed, `debug` delays warps at random: at the start of a kernel, before a loop over items and after barriers.
+// With WD_DELAY, a seed, `debug` delays warps at random: at the start of a kernel, before a loop over items and after barriers
+// of the block.
 #if defined(WD_DELAY)
 WD_FN void wd_delay(const int place) {
   unsigned hash = WD_DELAY * 0x9E3779B9u ^ blockIdx.x * 0x85EBCA6Bu ^ (threadIdx.x / 32u + 32u * place) * 0xC2B2AE35u;

@@ -99,7 +99,7 @@ WD_FN void wd_act(wd_policy_of_block& policy, const float* const seen, const flo
     policy.evaluate(weights);
     const int row = first + lane, env = WD_FIRST_ENV + row / N_AGENTS, agent = row % N_AGENTS;
     if (lane >= WD_WARP_ROWS || row >= n_rows) continue;
-    const unsigned word = draws[env] + step;
+    const unsigned word = static_cast<unsigned>(draws[env]) + step;
     if (step == 0 || !ARE_KEPT || word % 4u == 0u)
       words = wd_philox(word / 4u, env, agent, stream, seed[0], seed[1]);
     float* const out = policy.out[warp * WD_WARP_ROWS + lane];

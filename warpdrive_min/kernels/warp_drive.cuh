@@ -42,6 +42,6 @@ WD_FN void __sync_env_threads() {
   asm volatile("barrier.cluster.arrive.release;\n\tbarrier.cluster.wait.acquire;" ::: "memory");
 }
 #else
-WD_FN void __sync_env_threads() { WD_SYNC(); }
+WD_FN void __sync_env_threads() { __syncthreads(); }
 #endif
 #endif

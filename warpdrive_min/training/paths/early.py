@@ -42,7 +42,8 @@ def compile_apart(builds: Sequence[Callable[[], object]], index: int) -> None:
 
     def prepare() -> None:
         gpu.properties(index)
-        if not any(cache.folder().glob(f"*{cuda_c.SUFFIX}")):
+        is_cold = not any(cache.folder().glob(f"*{cuda_c.SUFFIX}"))
+        if is_cold and (cuda_c.gpu_compiler() or "").startswith("nvrtc"):
             cuda_c.prepare_nvrtc()
 
     if builds:
