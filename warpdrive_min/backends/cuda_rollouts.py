@@ -172,7 +172,10 @@ class _Rollout:
     # -------------------------------------------------------------- shared by both kernels
 
     def _step_with_drawn(self, is_observed: str) -> list[str]:
-        """Return the step, and the copy of its drawn actions: after it if it may write them."""
+        """Return the step, and the copy of its drawn actions.
+
+        The copy is after the step if that may write them.
+        """
         row, step = self._complete(ACTIONS), self._take_step(is_observed)
         return [*step, *row] if self._may_write_actions else [*row, *step]
 
