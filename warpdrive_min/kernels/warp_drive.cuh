@@ -42,6 +42,10 @@ WD_FN void __sync_env_threads() {
   asm volatile("barrier.cluster.arrive.release;\n\tbarrier.cluster.wait.acquire;" ::: "memory");
 }
 #else
-WD_FN void __sync_env_threads() { __syncthreads(); }
+WD_FN void __sync_env_threads() {
+#if defined(__CUDACC__)
+  __syncthreads();  // not WD_SYNC: a block may have more than THREADS
+#endif
+}
 #endif
 #endif
