@@ -151,7 +151,7 @@ def test_only_training_on_a_gpu_starts_early(words, started, monkeypatch, nothin
         PyCudaBackend, "build", lambda _, _source, given, index: calls.append((index, kernel_of(given) or "step"))
     )
     monkeypatch.setattr(command.numba_server, "start", lambda: calls.append("numba"))
-    monkeypatch.setattr(early, "compile_apart", lambda builds, index: [build() for build in builds])
+    monkeypatch.setattr(early, "compile_apart", lambda prepare, builds: [build() for build in builds])
     command.start(words.split())
     early.wait()
     assert sorted(call[1] if isinstance(call, tuple) else call for call in calls) == started
@@ -164,7 +164,7 @@ def test_what_starts_early_needs_no_torch():
         "import sys; from warpdrive_min.backends import cuda_c, gpu; from warpdrive_min.commands import early; "
         "gpu._attribute = lambda number, index: 9 if number < 97 else 232_448; "
         "cuda_c.compile_cubin = lambda source, *_: sys.stdout.write(f'{source.name} {\"torch\" in sys.modules}\\n'); "
-        "early.early.compile_apart = lambda builds, index: [build() for build in builds]; "
+        "early.early.compile_apart = lambda prepare, builds: [build() for build in builds]; "
         "early.start(['train', '-e', 'cartpole']); early.early.wait()"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -305,14 +305,13 @@ import os, signal
 signal.signal(signal.SIGCHLD, signal.{on_end})
 from functools import partial
 from pathlib import Path
-from warpdrive_min.backends import cuda_c, gpu
 from warpdrive_min.training.paths import early
-gpu.properties, cuda_c.prepare_nvrtc, os.cpu_count = lambda index: "sm_90", lambda: None, lambda: {n_cores}
+os.cpu_count = lambda: {n_cores}
 def build(name):
     print("output", flush=True)
     Path({str(tmp_path)!r}, name).write_text(str(os.getpid()))
     raise ValueError("planted")
-early.compile_apart([partial(build, name) for name in "abc"], 0)
+early.compile_apart(lambda: None, [partial(build, name) for name in "abc"])
 early.wait()
 early.release()  # they have ended
 print(os.getpid())
@@ -330,14 +329,12 @@ def test_compilations_end_with_the_command(end, tmp_path):
     code = f"""
 import os, signal, time
 from pathlib import Path
-from warpdrive_min.backends import cuda_c, gpu
 from warpdrive_min.training.paths import early
-gpu.properties, cuda_c.prepare_nvrtc = lambda index: "sm_90", lambda: None
 def build():
     Path({str(file)!r} + ".part").write_text(str(os.getpid()))
     os.rename({str(file)!r} + ".part", {str(file)!r})
     time.sleep(60)
-early.compile_apart([build], 0)
+early.compile_apart(lambda: None, [build])
 while not os.path.exists({str(file)!r}):
     time.sleep(0.01)
 {end}

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
-from warpdrive_min.backends import cuda_c
+from warpdrive_min.backends import cache, cuda_c
 from warpdrive_min.backends.base import Availability, Backend, Constant, Packing
 from warpdrive_min.backends.cuda_source import Signature
 from warpdrive_min.errors import CompileError, WarpDriveError, require
@@ -57,6 +57,16 @@ class GpuBackend(Backend):
         _call("cuDeviceGet", ctypes.byref(device), index)
         _call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
         return functools.partial(_call, "cuDevicePrimaryCtxRelease_v2", device)
+
+    def prepare_compiler(self, index: int) -> None:
+        """Prepare compilations for a GPU in forks of this process; imports no torch.
+
+        They then know the GPU's properties, and if nothing is cached, they have a compiler that is loaded.
+        """
+        properties(index)
+        is_cold = not any(cache.folder().glob(f"*{cuda_c.SUFFIX}"))
+        if is_cold and (cuda_c.gpu_compiler() or "").startswith("nvrtc"):
+            cuda_c.prepare_nvrtc()
 
     @property
     def why_no_program(self) -> str | None:

@@ -48,7 +48,8 @@ def _compile(given: argparse.Namespace, settings: Mapping[str, Any], backend: An
     more = {} if given.population is None else {"population.size": given.population}
     plan = make_plan(given.env, given.config, {**settings, **more}, None, None)
     env = make_environment(plan.env_name, plan.run_config.env, "train")
-    early.compile_apart([partial(build, index) for build in planned.builds(plan.run_config, env, backend)], index)
+    builds = [partial(build, index) for build in planned.builds(plan.run_config, env, backend)]
+    early.compile_apart(partial(backend.prepare_compiler, index), builds)
 
 
 class _Parser(argparse.ArgumentParser):

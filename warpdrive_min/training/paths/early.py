@@ -8,7 +8,6 @@ from contextlib import suppress
 from threading import Thread
 from typing import Any, Final
 
-from warpdrive_min.backends import cache, cuda_c, gpu
 from warpdrive_min.processes import Forks
 
 _threads: Final[list[Thread]] = []
@@ -33,19 +32,12 @@ def run(prepare: Callable[[], object]) -> Thread:
     return thread
 
 
-def compile_apart(builds: Sequence[Callable[[], object]], index: int) -> None:
-    """Call functions that compile for a GPU in processes of their own.
+def compile_apart(prepare: Callable[[], object], builds: Sequence[Callable[[], object]]) -> None:
+    """Call functions that compile in processes of their own.
 
-    It must be called before any thread starts. Threads would take the interpreter's lock and the memory map from the
+    Another one prepares them first. It must be called before any thread starts. Threads would take the interpreter's lock and the memory map from the
     import of torch, and wait for them.
     """
-
-    def prepare() -> None:
-        gpu.properties(index)
-        is_cold = not any(cache.folder().glob(f"*{cuda_c.SUFFIX}"))
-        if is_cold and (cuda_c.gpu_compiler() or "").startswith("nvrtc"):
-            cuda_c.prepare_nvrtc()
-
     if builds:
         _forks.append(Forks(prepare, builds))
         run(_forks[-1].wait)
