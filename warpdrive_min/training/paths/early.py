@@ -35,8 +35,8 @@ def run(prepare: Callable[[], object]) -> Thread:
 def compile_apart(prepare: Callable[[], object], builds: Sequence[Callable[[], object]]) -> None:
     """Call functions that compile in processes of their own.
 
-    Another one prepares them first. It must be called before any thread starts. Threads would take the interpreter's lock and the memory map from the
-    import of torch, and wait for them.
+    Another one prepares them first. It must be called before any thread starts. Threads would take the interpreter's
+    lock and the memory map from the import of torch, and wait for them.
     """
     if builds:
         _forks.append(Forks(prepare, builds))
