@@ -136,6 +136,15 @@ class Copies:
         """True if a GPU runs the kernels."""
         return self.backend.threads is None
 
+    @property
+    def why_no_policy(self) -> str:
+        """Reason against a kernel with any policy, or ""."""
+        if self.backend.language != "cuda_c":
+            return f"backend {self.backend.name!r} has no rollout kernel with a policy; backends for CUDA C have one"
+        if len(category_counts(self.spaces[0])) != 1:
+            return "kernels with a policy need agents with one discrete action each"
+        return "its actions have masks" if getattr(self.env, "masks_actions", False) else ""
+
     def layout(self, perceptron: Perceptron) -> Layout:
         """Return the order of a policy's weights in a kernel."""
         if not self.is_on_gpu:
@@ -398,14 +407,8 @@ class Rollouts:
     def _planned(self, perceptron: Perceptron | str, **how: bool) -> KernelPlan | str:
         """Return a planned ``rollout_with_policy``, or a known reason against one."""
         subject = self._subject
-        if self._obstacle:
-            return self._obstacle
-        if subject.backend.language != "cuda_c":
-            return f"backend {subject.backend.name!r} has no rollout kernel with a policy; backends for CUDA C have one"
-        if len(category_counts(subject.spaces[0])) != 1:
-            return "kernels with a policy need agents with one discrete action each"
-        if getattr(subject.env, "masks_actions", False):
-            return "its actions have masks"
+        if obstacle := self._obstacle or subject.why_no_policy:
+            return obstacle
         if isinstance(perceptron, str):
             return perceptron
         if reason := why_no_kernel(perceptron.sizes, perceptron.activation):

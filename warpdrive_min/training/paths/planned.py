@@ -112,7 +112,7 @@ def _plans(config: RunConfig, env: Environment, backend: Backend, network: _Netw
         of_step = environment_constants(env, auto_reset=restarts)
         yield KernelPlan(functions, env.kernel_sources, of_step)
         copies[restarts] = Copies(env, n_envs, backend, env.kernel_sources, of_step)
-    if network is None or network.space.n_types > 1 or env.masks_actions or env.kernel_sequences(True):
+    if network is None or copies[True].why_no_policy or env.kernel_sequences(True):
         return
     if False in copies:
         of_layers = constants.Sizes.of(network.layers, 1).layers(is_tanh=network.is_tanh, is_tf32=False)
