@@ -276,7 +276,7 @@ class CUDAFunctionManager:
         Args:
             sources: As of `load`.
             constants: As of `load`.
-            index: Number of the GPU, which needs no torch; None: torch's current GPU.
+            index: As of `Backend.build`.
 
         Raises:
             BackendUnavailable: The backend does not run CUDA C on a GPU.

@@ -53,7 +53,7 @@ class Forks:
 
     Args:
         prepare: Function that is called first.
-        functions: Functions that are called at the same time, but for one core.
+        functions: Functions to call; one core stays free of them.
     """
 
     def __init__(self, prepare: Callable[[], object], functions: Sequence[Callable[[], object]]) -> None:

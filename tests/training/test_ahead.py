@@ -131,7 +131,7 @@ ALL = [*PROGRAMS, "play_episodes", "rollout_with_policy", *STEPS]
         ("train -e cartpole -p 4", ["GPU 0", *PROGRAMS, "step"]),
         ("train -e cartpole --backend numba", ["GPU 0", *PROGRAMS, "numba"]),
         ("train -e pendulum", ["GPU 0", *STEPS]),
-        ("train -e tag_continuous", ["GPU 0", "step"]),  # two policies, of which none is the best
+        ("train -e tag_continuous", ["GPU 0", "step"]),  # two policies learn: none is kept as the best
         ("train -e cartpole --set policy.shared.model.fc_dims=[256,256]", ["GPU 0", *STEPS]),
         ("train -e cartpole --set trainer.exact=true", ["GPU 0"]),
         ("train -e cartpole --resume latest", ["GPU 0"]),
@@ -172,7 +172,7 @@ def test_what_starts_early_needs_no_torch():
 
 
 class OnGpu(Backend):
-    """Backend of a GPU that keeps what it would compile."""
+    """GPU backend that records kernels and compiles none."""
 
     name, language, threads = "pycuda", "cuda_c", None
 

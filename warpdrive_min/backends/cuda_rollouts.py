@@ -3,7 +3,7 @@
 A block owns its environments, so it does not wait for other blocks between steps. ``step`` becomes a device function
 named by `STEP_FUNCTION`; an argument tells it whether its observations are read. Constants give the entries per
 environment of arrays with rows of environments (`entries_constant`). On a GPU, written arrays stay in shared memory
-during the rollout, and rows of steps until they are complete, as a step reads what it has written.
+during the rollout. So do rows of steps until they are complete, because a step may read what it wrote.
 """
 
 from __future__ import annotations
