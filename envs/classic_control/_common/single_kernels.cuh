@@ -159,34 +159,44 @@ struct Playing {
   float reward;
   bool is_terminal, out_of_time, is_drawn;
   State next;
+  Seen led_to;  // what the last step led to, before a restart
+
+  WD_METHOD bool is_done() const { return is_terminal | out_of_time; }
 };
 
 WD_FN void draw_next_start(Playing& at, const int env, const int* const seed, const float (*const pool)[N_AGENTS][N_STATE]) {
-  if (!at.is_drawn) at.next = start(env, at.episode, seed, pool);
+  at.next = start(env, at.episode, seed, pool);
   at.is_drawn = true;
 }
 
-// Takes a step. At an episode's end, writes the final observation if it has a place, and restarts. Returns the
-// result of the step.
-WD_FN Seen play(Playing& at, const Action action, const int env, float* const ended, const int* const seed,
-                const float (*const pool)[N_AGENTS][N_STATE]) {
-  const auto after = outcome(at.state, action);
+// Takes a step, after which `restart` must follow if an episode ended.
+template <class Prepared>
+WD_FN void advance(Playing& at, const Action action, const Prepared& prepared) {
+  const auto after = outcome(at.state, action, prepared);
   at.state = after.state;
-  at.seen = after.seen;
+  at.seen = at.led_to = after.seen;
   at.reward = after.reward;
   at.is_terminal = after.is_terminal;
   at.timestep += 1;
   at.out_of_time = (at.timestep >= EPISODE_LENGTH) & !at.is_terminal;
-  if (at.is_terminal | at.out_of_time) {
-    if (ended) wd_store(ended, at.seen);
-    draw_next_start(at, env, seed, pool);
-    at.state = at.next;
-    at.seen = observe(at.state);
-    at.is_drawn = false;
-    at.episode += 1;
-    at.timestep = 0;
-  }
-  return after.seen;
+}
+
+// Starts the next episode of an environment whose episode ended, with the start drawn before.
+WD_FN void restart(Playing& at, const bool is_done) {
+  at.is_drawn &= !is_done;
+  at.timestep = is_done ? 0 : at.timestep;
+  at.episode += is_done;
+  at.state = is_done ? at.next : at.state;
+  at.seen = observe(at.state);
+}
+
+// The same in a branch, which draws the start if needed. Writes the final observation if it has a place.
+WD_FN void restart_apart(Playing& at, float* const ended, const int env, const int* const seed,
+                         const float (*const pool)[N_AGENTS][N_STATE]) {
+  if (!at.is_done()) return;
+  if (ended) wd_store(ended, at.led_to);
+  if (!at.is_drawn) draw_next_start(at, env, seed, pool);
+  restart(at, true);
 }
 
 WD_FN void keep_result(const Playing& at, float* const seen, float* const reward) {
@@ -196,7 +206,7 @@ WD_FN void keep_result(const Playing& at, float* const seen, float* const reward
 
 template <class Flag>
 WD_FN void keep_flags(const Playing& at, Flag* const done, Flag* const terminated, Flag* const truncated) {
-  *done = at.is_terminal | at.out_of_time;
+  *done = at.is_done();
   *terminated = at.is_terminal;
   *truncated = at.out_of_time;
 }
@@ -249,33 +259,40 @@ WD_KERNEL(rollout)(float (*state)[N_AGENTS][N_STATE], Action (*sampled_actions)[
   wd_words words = {0u, 0u, 0u, 0u};
   Action action = 0;
   WD_SYNC();  // before overwriting the state that others start from
+  long long row = env;
+  float* const ended = KEEP_ALL ? nullptr : final_observations[env][0];
+  const auto take = [&](const unsigned word, const auto& prepared) {
+    action = RANDOM ? wd_chosen(word, 0, 0) : sampled_actions[row][0][0];
+    advance(at, action, prepared);
+  };
+  const auto keep = [&] {
+    if (KEEP_ALL) {
+      if (RANDOM) sampled_actions[row][0][0] = action;
+      keep_result(at, observations[row][0], rewards[row]);
+      keep_flags(at, done_rows + row, terminated_rows + row, truncated_rows + row);
+      if (any_near(at.is_done(), near)) wd_store(final_observations[row][0], at.led_to);
+    }
+    row += n_envs;
+    asm("" : "+l"(row));  // the compiler would hold the addresses of several steps in registers
+  };
   if (IS_PREPARED) {  // see single_prepared.cuh
     Prepared prepared = prepare(at.state);
     WordsAhead ahead = {{}, {}, 0u, env, stream, seed_low, seed_high};
     if (RANDOM) ahead.begin(first_word);
-    long long row = env;
-    Seen led_to;
     bool is_late;
-    const auto take = [&](const int i) {
-      action = RANDOM ? wd_chosen(wd_word(words, i), 0, 0) : sampled_actions[row][0][0];
-      led_to = take_prepared(at, prepared, action, KEEP_ALL ? nullptr : final_observations[env][0], is_late);
-    };
-    const auto keep = [&] {
-      if (KEEP_ALL) {
-        if (RANDOM) sampled_actions[row][0][0] = action;
-        keep_result(at, observations[row][0], rewards[row]);
-        keep_flags(at, done_rows + row, terminated_rows + row, truncated_rows + row);
-        if (any_near(at.is_terminal | at.out_of_time, near)) wd_store(final_observations[row][0], led_to);
-      }
-      row += n_envs;
-      asm("" : "+l"(row));  // the compiler would hold the addresses of several steps in registers
+    const auto take_prepared = [&](const int i) {
+      take(wd_word(words, i), prepared);
+      if (at.is_done() && ended) wd_store(ended, at.led_to);
+      is_late = at.is_done() & !at.is_drawn;
+      restart(at, at.is_done());
+      prepared = prepare_running(at.state);
     };
     int n_left = n_steps;
     for (int k = 0; n_left > 0; k += GROUP, n_left -= GROUP) {
       asm("" : "+r"(n_left));  // the compiler would load n_steps in each iteration
       if (k % STEPS_AHEAD == 0) {
         if (KEEP_ALL) WD_SYNC();  // warps write one contiguous piece of memory at about the same time
-        if (__any_sync(WARP, !at.is_drawn)) draw_next_starts(at, env, start_seed, state_reset_pool);
+        if (__any_sync(WARP, !at.is_drawn)) draw_next_start(at, env, start_seed, state_reset_pool);
       }
       if (RANDOM) words = ahead.of_group();
       int i = 0;
@@ -283,7 +300,7 @@ WD_KERNEL(rollout)(float (*state)[N_AGENTS][N_STATE], Action (*sampled_actions)[
       if (n_left >= GROUP) {
 #pragma unroll
         for (; i < GROUP; ++i) {
-          take(i);
+          take_prepared(i);
           if (RANDOM && i == 0) ahead.draw();
           is_taken = __any_sync(WARP, is_late);
           if (is_taken) break;
@@ -295,7 +312,7 @@ WD_KERNEL(rollout)(float (*state)[N_AGENTS][N_STATE], Action (*sampled_actions)[
       const int until = wd_min(GROUP, n_left);
 #pragma unroll 1
       for (; i < until; ++i) {
-        if (!is_taken) take(i);
+        if (!is_taken) take_prepared(i);
         is_taken = false;
         if (__any_sync(WARP, is_late)) start_late(at, prepared, is_late, env, start_seed, state_reset_pool);
         keep();
@@ -304,24 +321,13 @@ WD_KERNEL(rollout)(float (*state)[N_AGENTS][N_STATE], Action (*sampled_actions)[
   } else {
     for (int k = 0; k < n_steps;) {
       if (KEEP_ALL) WD_SYNC();  // warps write one contiguous piece of memory at about the same time
-      draw_next_start(at, env, start_seed, state_reset_pool);
+      if (!at.is_drawn) draw_next_start(at, env, start_seed, state_reset_pool);
       for (const int until = wd_min(k + STEPS_AHEAD, n_steps); k < until; ++k) {
-        const long long row = static_cast<long long>(k) * n_envs + env;
-        if (RANDOM) {
-          const unsigned word = first_word + k;
-          if (k == 0 || word % 4u == 0u) words = wd_philox(word / 4u, env, 0, stream, seed_low, seed_high);
-          action = wd_chosen(wd_word(words, static_cast<int>(word % 4u)), 0, 0);
-        } else {
-          action = sampled_actions[row][0][0];
-        }
-        float* const ended = KEEP_ALL ? nullptr : final_observations[env][0];
-        const Seen led_to = play(at, action, env, ended, start_seed, state_reset_pool);
-        if (KEEP_ALL) {
-          if (RANDOM) sampled_actions[row][0][0] = action;
-          keep_result(at, observations[row][0], rewards[row]);
-          keep_flags(at, done_rows + row, terminated_rows + row, truncated_rows + row);
-          if (any_near(at.is_terminal | at.out_of_time, near)) wd_store(final_observations[row][0], led_to);
-        }
+        const unsigned word = first_word + k;
+        if (RANDOM && (k == 0 || word % 4u == 0u)) words = wd_philox(word / 4u, env, 0, stream, seed_low, seed_high);
+        take(wd_word(words, static_cast<int>(word % 4u)), Nothing{});
+        restart_apart(at, ended, env, start_seed, state_reset_pool);
+        keep();
       }
     }
   }
@@ -438,7 +444,7 @@ WD_KERNEL(rollout_with_policy)(float (*state)[N_AGENTS][N_STATE], Action (*sampl
   for (int k = 0; k < n_steps; ++k) {
     const long long row = static_cast<long long>(k) * n_envs + env, kept = KEEP_ALL ? row : env;
     const unsigned word = first_word + k;
-    if (k % STEPS_AHEAD == 0) draw_next_start(at, env, start_seed, state_reset_pool);
+    if (k % STEPS_AHEAD == 0 && !at.is_drawn) draw_next_start(at, env, start_seed, state_reset_pool);
     if (k == 0 || word % 4u == 0u) words = wd_philox(word / 4u, env, 0, stream, seed_low, seed_high);
     policy.evaluate(at.seen, weights);
     float* const out = policy.out[slot];
@@ -446,11 +452,11 @@ WD_KERNEL(rollout_with_policy)(float (*state)[N_AGENTS][N_STATE], Action (*sampl
     action = drawn.action;
     if (drawn.is_impossible && is_own) impossible[env] += 1;
     float* const ended = KEEPS_ENDS || !is_own ? nullptr : final_observations[env][0];
-    const Seen led_to = play(at, action, env, ended, start_seed, state_reset_pool);
-    const bool is_done = at.is_terminal | at.out_of_time;
-    if (KEEPS_ENDS && any_near(is_done, near) && is_own) wd_store(final_observations[row][0], led_to);
+    advance(at, action, prepare(at.state));
+    restart_apart(at, ended, env, start_seed, state_reset_pool);
+    if (KEEPS_ENDS && any_near(at.is_done(), near) && is_own) wd_store(final_observations[row][0], at.led_to);
     if (RECORDS && is_own) {
-      record_step(recorder, env, at.reward, is_done, at.out_of_time, final_observations);
+      record_step(recorder, env, at.reward, at.is_done(), at.out_of_time, final_observations);
       successes[kept] = terminated[kept] = at.is_terminal;
       truncated[kept] = at.out_of_time;
     }

@@ -11,42 +11,13 @@ static_assert(!IS_PREPARED || are_same<State, Seen>, "prepared steps observe eve
 constexpr unsigned WARP = 0xFFFFFFFFu;
 constexpr int GROUP = 4;  // steps in a piece of code; a block of Philox has as many words
 
-// Takes a step. At an episode's end it restarts, by selection instead of a branch. Returns the result of the step. Sets
-// `is_late` if the next start was not drawn: `start_late` must follow before the next step.
-WD_FN Seen take_prepared(Playing& at, Prepared& prepared, const Action action, float* const ended, bool& is_late) {
-  const auto after = outcome(at.state, action, prepared);
-  at.reward = after.reward;
-  at.is_terminal = after.is_terminal;
-  at.timestep += 1;
-  at.out_of_time = (at.timestep >= EPISODE_LENGTH) & !at.is_terminal;
-  const bool is_done = at.is_terminal | at.out_of_time;
-  if (is_done && ended) wd_store(ended, after.seen);
-  is_late = is_done & !at.is_drawn;
-  at.is_drawn &= !is_done;
-  at.timestep = is_done ? 0 : at.timestep;
-  at.episode += is_done;
-  at.state = is_done ? at.next : after.state;
-  prepared = prepare_running(at.state);
-  at.seen = observe(at.state);
-  return after.seen;
-}
-
-// Draws the next starts of all threads of a warp. One that was drawn before is the same again.
-WD_FN void draw_next_starts(Playing& at, const int env, const int* const seed, const float (*const pool)[N_AGENTS][N_STATE]) {
-  at.next = start(env, at.episode, seed, pool);
-  at.is_drawn = true;
-}
-
-// Draws the starts of a warp with late episodes, and starts these.
+// Draws the starts of a warp with late episodes, and starts these. One that was drawn before is the same again.
 WD_FN void start_late(Playing& at, Prepared& prepared, const bool is_late, const int env, const int* const seed,
                       const float (*const pool)[N_AGENTS][N_STATE]) {
   at.episode -= is_late;
-  draw_next_starts(at, env, seed, pool);
-  at.episode += is_late;
-  at.is_drawn = !is_late;
-  at.state = is_late ? at.next : at.state;
+  draw_next_start(at, env, seed, pool);
+  restart(at, is_late);
   prepared = prepare_running(at.state);
-  at.seen = observe(at.state);
 }
 
 // Returns four of the eight words of adjacent blocks, from an offset of 0 to 3.
