@@ -152,20 +152,22 @@ WD_KERNEL(reset)(float (*state)[N_AGENTS][N_STATE], float (*observations)[N_AGEN
 constexpr int STEPS_AHEAD = 8;  // steps between draws of the next starts; a warp draws together, and warps synchronise
 
 // An environment in a thread's registers, the result of its last step, and the start of its next episode, if drawn.
+// `n_drawn` counts starts: those of its episodes, and the next one if drawn.
 struct Playing {
   State state;
   Seen seen;
-  int timestep, episode;
+  int timestep, n_drawn;
   float reward;
-  bool is_terminal, out_of_time, is_drawn;
+  bool is_terminal, is_done, is_drawn;
   State next;
   Seen led_to;  // what the last step led to, before a restart
 
-  WD_METHOD bool is_done() const { return is_terminal | out_of_time; }
+  WD_METHOD bool out_of_time() const { return is_done & !is_terminal; }
 };
 
 WD_FN void draw_next_start(Playing& at, const int env, const int* const seed, const float (*const pool)[N_AGENTS][N_STATE]) {
-  at.next = start(env, at.episode, seed, pool);
+  at.next = start(env, at.n_drawn - at.is_drawn, seed, pool);
+  at.n_drawn += !at.is_drawn;
   at.is_drawn = true;
 }
 
@@ -178,14 +180,13 @@ WD_FN void advance(Playing& at, const Action action, const Prepared& prepared) {
   at.reward = after.reward;
   at.is_terminal = after.is_terminal;
   at.timestep += 1;
-  at.out_of_time = (at.timestep >= EPISODE_LENGTH) & !at.is_terminal;
+  at.is_done = at.is_terminal | (at.timestep >= EPISODE_LENGTH);
 }
 
 // Starts the next episode of an environment whose episode ended, with the start drawn before.
 WD_FN void restart(Playing& at, const bool is_done) {
   at.is_drawn &= !is_done;
   at.timestep = is_done ? 0 : at.timestep;
-  at.episode += is_done;
   at.state = is_done ? at.next : at.state;
   at.seen = observe(at.state);
 }
@@ -193,7 +194,7 @@ WD_FN void restart(Playing& at, const bool is_done) {
 // The same in a branch, which draws the start if needed. Writes the final observation if it has a place.
 WD_FN void restart_apart(Playing& at, float* const ended, const int env, const int* const seed,
                          const float (*const pool)[N_AGENTS][N_STATE]) {
-  if (!at.is_done()) return;
+  if (!at.is_done) return;
   if (ended) wd_store(ended, at.led_to);
   if (!at.is_drawn) draw_next_start(at, env, seed, pool);
   restart(at, true);
@@ -206,9 +207,9 @@ WD_FN void keep_result(const Playing& at, float* const seen, float* const reward
 
 template <class Flag>
 WD_FN void keep_flags(const Playing& at, Flag* const done, Flag* const terminated, Flag* const truncated) {
-  *done = at.is_done();
+  *done = at.is_done;
   *terminated = at.is_terminal;
-  *truncated = at.out_of_time;
+  *truncated = at.out_of_time();
 }
 
 // Number of adjacent threads whose observation rows fill whole memory lines of LINE bytes.
@@ -260,6 +261,9 @@ WD_KERNEL(rollout)(float (*state)[N_AGENTS][N_STATE], Action (*sampled_actions)[
   Action action = 0;
   WD_SYNC();  // before overwriting the state that others start from
   long long row = env;
+  // Bytes from `observations`. Without this the compiler loads the array's address in every step, and the warp waits.
+  long long to_final = reinterpret_cast<char*>(final_observations) - reinterpret_cast<char*>(observations);
+  asm("" : "+l"(to_final));
   float* const ended = KEEP_ALL ? nullptr : final_observations[env][0];
   const auto take = [&](const unsigned word, const auto& prepared) {
     action = RANDOM ? wd_chosen(word, 0, 0) : sampled_actions[row][0][0];
@@ -270,7 +274,8 @@ WD_KERNEL(rollout)(float (*state)[N_AGENTS][N_STATE], Action (*sampled_actions)[
       if (RANDOM) sampled_actions[row][0][0] = action;
       keep_result(at, observations[row][0], rewards[row]);
       keep_flags(at, done_rows + row, terminated_rows + row, truncated_rows + row);
-      if (any_near(at.is_done(), near)) wd_store(final_observations[row][0], at.led_to);
+      float* const last = reinterpret_cast<float*>(reinterpret_cast<char*>(observations[row]) + to_final);
+      if (any_near(at.is_done, near)) wd_store(last, at.led_to);
     }
     row += n_envs;
     asm("" : "+l"(row));  // the compiler would hold the addresses of several steps in registers
@@ -282,9 +287,9 @@ WD_KERNEL(rollout)(float (*state)[N_AGENTS][N_STATE], Action (*sampled_actions)[
     bool is_late;
     const auto take_prepared = [&](const int i) {
       take(wd_word(words, i), prepared);
-      if (at.is_done() && ended) wd_store(ended, at.led_to);
-      is_late = at.is_done() & !at.is_drawn;
-      restart(at, at.is_done());
+      if (at.is_done && ended) wd_store(ended, at.led_to);
+      is_late = at.is_done & !at.is_drawn;
+      restart(at, at.is_done);
       prepared = prepare_running(at.state);
     };
     int n_left = n_steps;
@@ -336,7 +341,7 @@ WD_KERNEL(rollout)(float (*state)[N_AGENTS][N_STATE], Action (*sampled_actions)[
   keep_flags(at, _done_ + env, terminated + env, truncated + env);
   wd_store(state[env][0], at.state);
   _timestep_[env] = at.timestep;
-  _episode_[env] = at.episode;
+  _episode_[env] = at.n_drawn - at.is_drawn;
   if (RANDOM) draws[env] = first_word + n_steps;
 #else
   Lanes at;
@@ -454,11 +459,11 @@ WD_KERNEL(rollout_with_policy)(float (*state)[N_AGENTS][N_STATE], Action (*sampl
     float* const ended = KEEPS_ENDS || !is_own ? nullptr : final_observations[env][0];
     advance(at, action, prepare(at.state));
     restart_apart(at, ended, env, start_seed, state_reset_pool);
-    if (KEEPS_ENDS && any_near(at.is_done(), near) && is_own) wd_store(final_observations[row][0], at.led_to);
+    if (KEEPS_ENDS && any_near(at.is_done, near) && is_own) wd_store(final_observations[row][0], at.led_to);
     if (RECORDS && is_own) {
-      record_step(recorder, env, at.reward, at.is_done(), at.out_of_time, final_observations);
+      record_step(recorder, env, at.reward, at.is_done, at.out_of_time(), final_observations);
       successes[kept] = terminated[kept] = at.is_terminal;
-      truncated[kept] = at.out_of_time;
+      truncated[kept] = at.out_of_time();
     }
     if (KEEPS_ENDS && is_own) keep_flags(at, done_rows + row, terminated_rows + row, truncated_rows + row);
     if (is_own && (KEEP_ALL || k == n_steps - 1)) {
@@ -474,7 +479,7 @@ WD_KERNEL(rollout_with_policy)(float (*state)[N_AGENTS][N_STATE], Action (*sampl
   keep_flags(at, _done_ + env, last_terminated + env, last_truncated + env);
   wd_store(state[env][0], at.state);
   _timestep_[env] = at.timestep;
-  _episode_[env] = at.episode;
+  _episode_[env] = at.n_drawn - at.is_drawn;
   draws[env] = first_word + n_steps;
 #else
   wd_policy policy;

@@ -14,7 +14,6 @@ constexpr int GROUP = 4;  // steps in a piece of code; a block of Philox has as 
 // Draws the starts of a warp with late episodes, and starts these. One that was drawn before is the same again.
 WD_FN void start_late(Playing& at, Prepared& prepared, const bool is_late, const int env, const int* const seed,
                       const float (*const pool)[N_AGENTS][N_STATE]) {
-  at.episode -= is_late;
   draw_next_start(at, env, seed, pool);
   restart(at, is_late);
   prepared = prepare_running(at.state);
