@@ -71,6 +71,13 @@ FILLING_BLOCKS_OF_A_POLICY: Final = 384
 
 A multiprocessor has registers for three such blocks.
 """
+FILLING_WARPS: Final = 1024
+"""Upper bound of blocks of one warp for few environments.
+
+Almost two for each of the four schedulers of a multiprocessor.
+"""
+FEW_ENTRIES: Final = 128
+"""Most observation entries of an environment that shares a block of one warp."""
 FEW_ENVS_OF_A_POLICY: Final = 16 * MULTIPROCESSORS
 """Up to this number of one-agent environments with a policy, a warp takes 16, else 32."""
 SPREAD_THREADS: Final = 256
@@ -155,6 +162,24 @@ class LaunchShape:
         if n_envs is not None:
             packed = min(packed, fewest * (n_envs // (fewest * blocks_below) + 1))
         return cls(threads=packed if n_agents == 1 else PACKED_THREADS, envs_per_block=packed)
+
+    @classmethod
+    def of_warps(cls, n_agents: int, n_envs: int, n_entries: int) -> LaunchShape | None:
+        """Choose blocks of one warp for steps of few small environments on a GPU.
+
+        Such a block synchronises in a few cycles.
+
+        Args:
+            n_agents: Agents.
+            n_envs: Environments.
+            n_entries: Observation entries of an environment, which the warp writes.
+
+        Returns:
+            None if there are too many environments, agents or entries.
+        """
+        packed = n_envs // FILLING_WARPS + 1
+        is_small = n_agents > 1 and packed * n_agents <= 32 and n_entries <= FEW_ENTRIES
+        return cls(threads=32, envs_per_block=packed) if is_small else None
 
     @classmethod
     def of_rows(cls, n_agents: int) -> LaunchShape:

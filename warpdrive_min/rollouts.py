@@ -151,6 +151,12 @@ class Copies:
             return "rows"
         return "columns" if perceptron.in_order else "tiles"
 
+    def in_warps(self, entries: Mapping[str, int]) -> LaunchShape | None:
+        """Return the shape of `LaunchShape.of_warps` for a kernel of many steps."""
+        if not self.is_on_gpu or self.backend.language != "cuda_c" or Constants.OBSERVATIONS not in entries:
+            return None
+        return LaunchShape.of_warps(self.n_agents, self.n_envs, entries[Constants.OBSERVATIONS])
+
     def with_policy(
         self,
         perceptron: Perceptron,
@@ -510,6 +516,7 @@ class Rollouts:
             n = _multiprocessors(subject.backend.device) if subject.backend.language != "numpy" else None
             how: dict[str, Any] = {"backend": subject.backend, "fills": True, "multiprocessors": n}
             manager = CUDAFunctionManager(subject.n_agents, subject.data.n_envs, **how)
+            manager.shape = subject.in_warps(subject.data.entries) or manager.shape
             flags: dict[str, Constant] = {"KEEP_ALL": keeps_all, "RANDOM": is_random}
             try:
                 kernel = subject.many_steps(manager, {**flags, **self._actions()}, subject.data.entries)

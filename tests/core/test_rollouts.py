@@ -186,13 +186,15 @@ WD_KERNEL(step)(int (*sampled_actions)[N_AGENTS][1], float (*rewards)[N_AGENTS],
 def test_actions_that_a_step_may_write_are_those_of_the_step():
     """Given actions are those of each step's row.
 
-    Drawn ones are stored as the step leaves them.
+    Drawn ones are stored as the step leaves them, or at once if it cannot write them.
     """
     entries = {"ENTRIES_sampled_actions": 1, "ENTRIES_rewards": 1, "ENTRIES_draws": 1}
     drawn = generate_rollout(CLIPPING, {**SHAPE, **FLAGS, **entries}, "env.cu")
     assert drawn.index("wd_one_step(") < drawn.index("WD_TAKE_BACK(int, sampled_actions")
     fixed = generate_rollout(CLIPPING.replace("int (*s", "const int (*s"), {**SHAPE, **FLAGS, **entries}, "env.cu")
-    assert fixed.index("WD_TAKE_BACK(int, sampled_actions") < fixed.index("wd_one_step(")
+    row = "reinterpret_cast<wd_action*>(sampled_actions + static_cast<long long>(wd_step) * n_envs)"
+    assert fixed.index(row) < fixed.index("wd_one_step(")
+    assert "WD_TAKE_BACK(int, sampled_actions" not in fixed
     given = generate_rollout(CLIPPING, {**SHAPE, **FLAGS, **entries, "RANDOM": False}, "env.cu")
     assert "sampled_actions + static_cast<long long>(wd_step) * n_envs" in given
     assert "sampled_actions_near" not in given

@@ -153,7 +153,7 @@ class _Rollout:
 
     def _begin(self) -> list[str]:
         """Return the code before the first step, without the barrier after it."""
-        return ["wd_words wd_last_words = {};"] if self._draws() else []
+        return ["wd_supply wd_words = {};"] if self._draws() else []
 
     def _end(self) -> list[str]:
         """Return the code after the last step."""
@@ -165,19 +165,30 @@ class _Rollout:
         keep = [*self._complete(Constants.REWARDS), *self._copy_flags()]
         if not self._draws():
             return [*self._take_step(is_observed), *keep, *(["WD_SYNC();"] if keep else [])]
-        actions = f"reinterpret_cast<wd_action*>({self._at(ACTIONS)})"
-        draw = f"wd_draw_actions(wd_last_words, {actions}, wd_step, {self._at('draws')}, seed, stream, n_envs);"
+        given = ["wd_words", *self._drawn("wd_action*"), "wd_step", self._at("draws"), "seed", "stream", "n_envs"]
+        draw = f"wd_draw_actions({', '.join(given)});"
         return [draw, "WD_SYNC();", *self._step_with_drawn(is_observed), *keep]
 
     # -------------------------------------------------------------- shared by both kernels
 
+    def _drawn(self, pointer: str) -> list[str]:
+        """Return both destinations of drawn actions: the step's argument, and their row.
+
+        Several types of an agent would be stored to addresses apart: these are copied to the row later.
+        """
+        is_complete = ACTIONS in self._by_step and not self._may_write_actions and self._constants["N_TYPES"] == 1
+        kept = self._row(ACTIONS) if is_complete else self._at(ACTIONS)
+        return [f"reinterpret_cast<{pointer}>({each})" for each in (self._at(ACTIONS), kept)]
+
     def _step_with_drawn(self, is_observed: str) -> list[str]:
-        """Return the step, and the copy of its drawn actions.
+        """Return the step, and the copy of its drawn actions unless their draw stores them.
 
         The copy is after the step if that may write them.
         """
         row, step = self._complete(ACTIONS), self._take_step(is_observed)
-        return [*step, *row] if self._may_write_actions else [*row, *step]
+        if self._may_write_actions:
+            return [*step, *row]
+        return step if self._constants["N_TYPES"] == 1 else [*row, *step]
 
     def _take_back(self, names: Iterable[str]) -> list[str]:
         near = [(*self._near[name][:3], self._row(name)) for name in names if name in self._near]
@@ -191,9 +202,10 @@ class _Rollout:
         return [f"{STEP_FUNCTION.format(self._step.name)}({given});", "WD_SYNC();"]
 
     def _copy_flags(self) -> list[str]:
-        keep = [f"{rows_of(name)}[wd_row + env] = {self._at(name)}[env] != 0;" for name in self._flags]
+        read = [f"const bool {name}_is_set = {self._at(name)}[env] != 0;" for name in self._flags]
+        keep = [f"{rows_of(name)}[wd_row + env] = {name}_is_set;" for name in self._flags]
         row = "const long long wd_row = static_cast<long long>(wd_step) * n_envs;"
-        return [row, f"WD_EACH_ENV(local, env) {{ {' '.join(keep)} }}"] if keep else []
+        return [row, f"WD_EACH_ENV(local, env) {{ {' '.join([*read, *keep])} }}"] if keep else []
 
     def _at(self, name: str) -> str:
         """Return a step's argument for an array, near or at the current row."""
@@ -307,8 +319,7 @@ class _WithPolicy(_Rollout):
     def _body(self) -> list[str]:
         written = self._at(Constants.OBSERVATIONS)
         seen = f"reinterpret_cast<const float*>({written.replace('wd_step + 1', 'wd_step')})"
-        actions = f"reinterpret_cast<int*>({self._at(ACTIONS)})"
-        drawn = ["wd_last_words", "wd_step", self._at("draws"), "seed", "stream", "impossible", actions]
+        drawn = ["wd_words", "wd_step", self._at("draws"), "seed", "stream", "impossible", *self._drawn("int*")]
         given = [seen, "weights", *drawn, *map(self._at, POLICY_OUTPUTS), "n_envs"]
         act = [f"wd_act(policy, {', '.join(given)});", "WD_SYNC();"]
         keep = self._complete(Constants.OBSERVATIONS, *([] if self._constants["RECORDS"] else [Constants.REWARDS]))

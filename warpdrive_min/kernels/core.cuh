@@ -10,8 +10,10 @@
 #define WD_METHOD __device__ __forceinline__  // of a struct
 #define WD_ENTRY(name) extern "C" __global__ void __launch_bounds__(THREADS, WD_BLOCKS_AT_ONCE) name
 // Large blocks: limit registers so that a multiprocessor runs 1,024 threads. Others: 0 leaves the choice to the compiler;
-// a 1 would allow more registers, and so fewer threads.
-#define WD_BLOCKS_AT_ONCE (BLOCKS_PER_ENV == 1 && THREADS >= 256 ? 1024 / THREADS : 0)
+// a 1 allows more registers, and so fewer threads. Blocks of one warp of several agents are few, and registers let each load
+// ahead.
+#define WD_BLOCKS_AT_ONCE \
+  (BLOCKS_PER_ENV == 1 && THREADS >= 256 ? 1024 / THREADS : THREADS == 32 && N_AGENTS > 1 ? 1 : 0)
 #define WD_SHARED __shared__
 #define WD_TABLE static __constant__ const
 // A barrier of the block. A block of one warp synchronises as a warp, which takes a few cycles.
@@ -186,3 +188,34 @@ static inline int wd_list_set(const Flag* flags, int first, int end, int* list) 
 
 #include "maths.cuh"
 #include "philox.cuh"
+
+#if defined(__CUDACC__)
+
+// Loads of a thread at a time. In blocks of several warps, others work while one waits, and registers decide on their number.
+constexpr int WD_LOADS = THREADS == 32 ? 8 : 1;
+
+// Moves a thread's items: from `first` on every STRIDE-th one below MOST. It loads up to LOADS before it stores them, so that
+// it waits for all at once. Items beyond the last one are loaded as this one. All threads of a warp must call it.
+template <int MOST, int STRIDE, int LOADS = WD_LOADS, class Load, class Store>
+WD_FN void wd_move(const int first, const int last, const Load load, const Store store) {
+  if constexpr (LOADS == 1 || MOST <= STRIDE) {
+    for (int item = first; item < MOST; item = MOST > STRIDE ? item + STRIDE : MOST) {
+      if (item <= last) store(item, load(item));
+    }
+    return;
+  }
+  constexpr int ROUNDS = (MOST - 1) / STRIDE + 1, PARTS = (ROUNDS - 1) / LOADS + 1, BATCH = (ROUNDS - 1) / PARTS + 1;
+  for (int round = 0; round < ROUNDS; round += BATCH) {
+    decltype(load(0)) loaded[BATCH];
+#pragma unroll
+    for (int i = 0; i < BATCH; ++i) loaded[i] = load(wd_min((round + i) * STRIDE + first, last));
+    __syncwarp();  // else the compiler delays loads
+#pragma unroll
+    for (int i = 0; i < BATCH; ++i) {
+      const int item = (round + i) * STRIDE + first;
+      if ((round + i + 1) * STRIDE <= MOST || item < MOST) store(item, loaded[i]);
+    }
+  }
+}
+
+#endif

@@ -15,9 +15,15 @@ WD_FN void wd_count_draws(int* const draws, const int n_steps, const int n_envs)
 
 template <int ENTRIES, class Entry>
 WD_FN void wd_copy(Entry* const to, const Entry* const from, const int n_envs) {
-  WD_EACH_ITEM(i, ENVS_PER_BLOCK * ENTRIES) {
-    if (i < WD_OWNED_ENVS * ENTRIES) to[i] = from[i];
-  }
+  const int n = WD_OWNED_ENVS * ENTRIES;
+#if defined(WD_POLICY)
+  constexpr int LOADS = 8;  // which needs more registers itself
+#else
+  constexpr int LOADS = WD_LOADS;
+#endif
+  wd_move<ENVS_PER_BLOCK * ENTRIES, WD_STRIDE, LOADS>(
+      WD_BEGIN(WD_THREAD), n - 1, [&](const int i) { return from[i]; },
+      [&](const int i, const Entry entry) { if (i < n) to[i] = entry; });
 }
 
 #define WD_OF_BLOCK(type, array, entries) (reinterpret_cast<type*>(array) + static_cast<long long>(WD_FIRST_ENV) * (entries))

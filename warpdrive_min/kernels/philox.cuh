@@ -26,6 +26,12 @@ WD_FN unsigned wd_word(const wd_words words, const int index) {
   return index & 2 ? high : low;
 }
 
+// The next word of a thread's draws and its index, the first one's after the counted draws.
+struct wd_supply {
+  wd_words words;
+  unsigned next;
+};
+
 // The upper half of a product.
 WD_FN unsigned wd_upper(const unsigned a, const unsigned b) {
   return static_cast<unsigned>(static_cast<unsigned long long>(a) * b >> 32);
@@ -48,6 +54,14 @@ WD_FN wd_words wd_philox(unsigned step, unsigned env, unsigned agent, unsigned s
     seed_high += 0xBB67AE85u;
   }
   return words;
+}
+
+// Takes the next word of an agent. A thread computes four at a time, those of its last call if it `keeps` them.
+WD_FN unsigned wd_take(wd_supply& supply, const bool keeps, const int env, const int agent, const int stream,
+                       const int* const seed) {
+  const unsigned word = supply.next++;
+  if (!keeps || word % 4u == 0u) supply.words = wd_philox(word / 4u, env, agent, stream, seed[0], seed[1]);
+  return wd_word(supply.words, static_cast<int>(word % 4u));
 }
 
 #if !defined(__CUDACC__)

@@ -82,30 +82,32 @@ using wd_policy = wd_policy_of<THREADS / 32, wd_min(32, ENVS_PER_BLOCK), WD_SHAR
 using wd_policy_of_block = wd_policy_of<WD_ACTING_WARPS, WD_WARP_ROWS, WD_SHARED_BYTES * 5 / 8>;  // for all of a block
 
 // Draws the actions of a launch's step for this block's agents from their observations, (n_envs, N_AGENTS, N_SEEN), and
-// counts impossible rows. The caller must then synchronise the block. `words` are as in `wd_draw_actions`.
-WD_FN void wd_act(wd_policy_of_block& policy, const float* const seen, const float* const weights, wd_words& words,
+// counts impossible rows. `supply` and `kept` are as in `wd_draw_actions`; the caller must then synchronise the block.
+WD_FN void wd_act(wd_policy_of_block& policy, const float* const seen, const float* const weights, wd_supply& supply,
                   const int step, const int* const draws, const int* const seed, const int stream, int* const impossible,
-                  int* const actions, float (*const log_probs)[N_AGENTS], float (*const values)[N_AGENTS],
-                  const int n_envs) {
-  constexpr bool ARE_KEPT = WD_AGENT_ROWS <= WD_ACTING_WARPS * WD_WARP_ROWS;
+                  int* const actions, int* const kept, float (*const log_probs)[N_AGENTS],
+                  float (*const values)[N_AGENTS], const int n_envs) {
+  constexpr bool IS_ALONE = WD_AGENT_ROWS <= WD_ACTING_WARPS * WD_WARP_ROWS;
   const int warp = WD_THREAD / 32, lane = WD_THREAD % 32;
   const int n_rows = wd_min(ENVS_PER_BLOCK, n_envs - WD_FIRST_ENV) * N_AGENTS;
   const long long first_row = static_cast<long long>(WD_FIRST_ENV) * N_AGENTS;
   if (warp >= WD_ACTING_WARPS) return;
   for (int first = warp * WD_WARP_ROWS; first < n_rows; first += WD_ACTING_WARPS * WD_WARP_ROWS) {
     const float* const from = seen + (first_row + first) * N_SEEN;
-    for (int i = lane; i < wd_min(WD_WARP_ROWS, n_rows - first) * N_SEEN; i += 32)
-      policy.seen[warp * WD_WARP_ROWS + i / N_SEEN][i % N_SEEN] = from[i];
+    float(*const to)[SEEN_ROW] = policy.seen + warp * WD_WARP_ROWS;
+    wd_move<WD_WARP_ROWS * N_SEEN, 32, 8>(
+        lane, wd_min(WD_WARP_ROWS, n_rows - first) * N_SEEN - 1, [&](const int i) { return from[i]; },
+        [&](const int i, const float number) { to[i / N_SEEN][i % N_SEEN] = number; });
     policy.evaluate(weights);
     const int row = first + lane, env = WD_FIRST_ENV + row / N_AGENTS, agent = row % N_AGENTS;
     if (lane >= WD_WARP_ROWS || row >= n_rows) continue;
-    const unsigned word = static_cast<unsigned>(draws[env]) + step;
-    if (step == 0 || !ARE_KEPT || word % 4u == 0u)
-      words = wd_philox(word / 4u, env, agent, stream, seed[0], seed[1]);
+    const bool is_first = step == 0 || !IS_ALONE;
+    if (is_first) supply.next = static_cast<unsigned>(draws[env]) + step;
     float* const out = policy.out[warp * WD_WARP_ROWS + lane];
     if (HAS_VALUE) values[env][agent] = out[VALUE_COLUMN];
-    const wd_drawn drawn = wd_draw(out, nullptr, N_CATEGORIES, wd_uniform(wd_word(words, static_cast<int>(word % 4u))));
-    actions[first_row + row] = drawn.action;
+    const unsigned word = wd_take(supply, !is_first, env, agent, stream, seed);
+    const wd_drawn drawn = wd_draw(out, nullptr, N_CATEGORIES, wd_uniform(word));
+    actions[first_row + row] = kept[first_row + row] = drawn.action;
     if (drawn.is_impossible) impossible[first_row + row] += 1;
     log_probs[env][agent] = drawn.log_prob;
   }
@@ -195,9 +197,9 @@ struct wd_policy {
 
 typedef wd_policy wd_policy_of_block;
 
-WD_FN void wd_act(wd_policy& policy, const float* const seen, const float* const weights, wd_words&, const int step,
+WD_FN void wd_act(wd_policy& policy, const float* const seen, const float* const weights, wd_supply&, const int step,
                   const int* const draws, const int* const seed, const int stream, int* const impossible,
-                  int* const actions, float (*const log_probs)[N_AGENTS], float (*const values)[N_AGENTS],
+                  int* const actions, int*, float (*const log_probs)[N_AGENTS], float (*const values)[N_AGENTS],
                   const int n_envs) {
   const int end_row = wd_min(WD_FIRST_ENV + ENVS_PER_BLOCK, n_envs) * N_AGENTS;
   for (int row = WD_FIRST_ENV * N_AGENTS; row < end_row; row += WD_ROWS) {

@@ -26,20 +26,19 @@ WD_FN wd_action wd_chosen(const unsigned word, const int agent, const int type) 
 
 #endif
 
-// Writes this block's actions (n_envs, N_AGENTS, N_TYPES) of a launch's step. The caller must then synchronise the block.
-// A thread with one agent draws four words at a time; `words` are those of the step before.
-WD_FN void wd_draw_actions(wd_words& words, wd_action* const actions, const int step, const int* const draws,
-                           const int* const seed, const int stream, const int n_envs) {
+// Writes this block's actions (n_envs, N_AGENTS, N_TYPES) of a launch's step, and on a GPU also to `kept`, which may be the
+// same. The caller must then synchronise the block. A thread with one agent draws four words at a time from `supply`.
+WD_FN void wd_draw_actions(wd_supply& supply, wd_action* const actions, wd_action* const kept, const int step,
+                           const int* const draws, const int* const seed, const int stream, const int n_envs) {
 #if defined(__CUDACC__)
-  constexpr bool ARE_KEPT = ENVS_PER_BLOCK * N_AGENTS <= THREADS;
+  constexpr bool IS_ALONE = ENVS_PER_BLOCK * N_AGENTS <= THREADS;
   WD_EACH_AGENT(local, env, agent) {
-    const unsigned first_word = (static_cast<unsigned>(draws[env]) + step) * N_TYPES;
-    wd_action* const row = actions + (static_cast<long long>(env) * N_AGENTS + agent) * N_TYPES;
+    const bool is_first = step == 0 || !IS_ALONE;  // several types leave no register for the count
+    if (is_first || N_TYPES > 1) supply.next = (static_cast<unsigned>(draws[env]) + step) * N_TYPES;
+    const long long row = (static_cast<long long>(env) * N_AGENTS + agent) * N_TYPES;
     for (int type = 0; type < N_TYPES; ++type) {
-      const unsigned word = first_word + type;
-      const bool is_first = type == 0 && (step == 0 || !ARE_KEPT);
-      if (is_first || word % 4u == 0u) words = wd_philox(word / 4u, env, agent, stream, seed[0], seed[1]);
-      row[type] = wd_chosen(wd_word(words, static_cast<int>(word % 4u)), agent, type);
+      const unsigned word = wd_take(supply, type > 0 || !is_first, env, agent, stream, seed);
+      actions[row + type] = kept[row + type] = wd_chosen(word, agent, type);
     }
   }
 #else
