@@ -38,16 +38,26 @@ WD_FN float reward(int agent, bool is_tagged) {
   return agent == RUNNER ? for_runner : for_tagger;
 }
 
-WD_FN float share(int cell) { return static_cast<float>(cell) / static_cast<float>(GRID_LENGTH); }
+// Returns n / LENGTH. The GPU's division has a slow path, which 0 takes; the corrected product is the same number.
+template <int LENGTH>
+WD_FN float share(int n) {
+#if defined(__CUDACC__)
+  constexpr float length = LENGTH, inverse = 1.f / length;
+  const float whole = static_cast<float>(n), product = whole * inverse;
+  return fmaf(fmaf(-product, length, whole), inverse, product);
+#else
+  return static_cast<float>(n) / static_cast<float>(LENGTH);
+#endif
+}
 
 // Returns one entry of an observation of `self`; `nearest` is the tagger nearest to the runner, with partial observations.
 WD_FN float seen(float progress, int nearest, const int* x, const int* y, int self, int column) {
   if (column == N_FEATURES - 1) return progress;
   if (USE_FULL_OBSERVATION) {
-    if (column < 2 * N_AGENTS) return share(column < N_AGENTS ? x[column] : y[column - N_AGENTS]);
+    if (column < 2 * N_AGENTS) return share<GRID_LENGTH>(column < N_AGENTS ? x[column] : y[column - N_AGENTS]);
     return column == 2 * N_AGENTS + RUNNER || column == 3 * N_AGENTS + self ? 1.f : 0.f;
   }
   if (column == 4) return self == RUNNER ? 1.f : 0.f;
   const int agent = column < 2 ? self : self == RUNNER ? nearest : RUNNER;
-  return share((column % 2 == 0 ? x : y)[agent]);
+  return share<GRID_LENGTH>((column % 2 == 0 ? x : y)[agent]);
 }

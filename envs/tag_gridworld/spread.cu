@@ -60,7 +60,7 @@ WD_KERNEL(observe)(const int (*loc_x)[N_AGENTS], const int (*loc_y)[N_AGENTS], c
   if (env >= n_envs || (restarted && !restarts[env])) return;
   const int timestep = _timestep_[env];
   const bool is_tagged = nearest_distance[env] == 0, out_of_time = timestep >= EPISODE_LENGTH;
-  const float progress = static_cast<float>(timestep) / static_cast<float>(EPISODE_LENGTH);
+  const float progress = share<EPISODE_LENGTH>(timestep);
   const bool is_final = AUTO_RESET && !restarted && (is_tagged || out_of_time);
   float (*const target)[N_FEATURES] = is_final ? final_observations[env] : observations[env];
   for (int self = WD_FIRST_ITEM + WD_THREAD / LANES; self < WD_END_ITEM; self += WD_STRIDE / LANES) {
