@@ -25,7 +25,7 @@ constexpr bool LISTS = !USE_FULL_OBSERVATION && !GRID_SEARCH && N_AGENTS <= 1024
 constexpr bool LISTS = false;
 #endif
 
-constexpr int rounded_up(int n, int unit) { return (n + unit - 1) / unit * unit; }
+WD_FN constexpr int rounded_up(int n, int unit) { return (n + unit - 1) / unit * unit; }
 constexpr int power_of_two(int n) { return n <= 1 ? 1 : 2 * power_of_two((n + 1) / 2); }  // the least, from n
 
 // A search by keys (below) sorts GROUP candidates at a time: at least the neighbours, the agent itself and one more.
