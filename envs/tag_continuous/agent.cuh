@@ -10,6 +10,9 @@ constexpr int ROUNDS = (N_OBSERVED + SLOTS - 1) / SLOTS;
 // Squared distance larger than any neighbour's.
 constexpr float TOO_FAR = 1e35f;
 
+// Position farther than TOO_FAR from all agents.
+constexpr float AWAY = 1e18f;
+
 struct Agent {
   float x, y, speed, acceleration, direction;
 };

@@ -50,14 +50,13 @@ class Starts(NamedTuple):
 
 
 class Cells(NamedTuple):
-    """Agents sorted by grid cell: counts, starts of cells, and ids.
+    """Agents sorted by grid cell: counts, starts of cells, and what others observe by slot.
 
-    ``features`` ``[env, agent, feature]`` are an agent's values in one row, as others observe them.
+    ``features`` ``[env, slot, feature]`` are an agent's values in one row, and its id. ``rank_in_cell`` is by agent.
     """
 
     cell_count: int32[:, :]
     cell_start: int32[:, :]
-    slot_agent: int32[:, :]
-    slot_x: float32[:, :]
-    slot_y: float32[:, :]
+    rank_in_cell: int32[:, :]
+    positions: float32[:, :, :]
     features: float32[:, :, :]

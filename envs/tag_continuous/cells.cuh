@@ -2,23 +2,24 @@
 #pragma once
 
 #include "agent.cuh"
+#include "keys.cuh"
 
 WD_FN int column_of(float position) { return wd_min(static_cast<int>(position * INV_CELL_LENGTH), CELLS_PER_SIDE - 1); }
 
 WD_FN int cell_at(float x, float y) { return column_of(y) * CELLS_PER_SIDE + column_of(x); }
 
-#if defined(__CUDACC__)
-constexpr int TOGETHER = 4;  // slots whose distances are compared together
-#else
-constexpr int TOGETHER = 1;
-#endif
+// Number of columns or rows below a bound, which may be outside the grid.
+WD_FN int columns_below(int bound) { return bound < 0 ? 0 : wd_min(bound, CELLS_PER_SIDE); }
 
-// Finds the SLOTS nearest agents, or in a later round those after `last`, ascending by (distance, id). Writes their ids
-// to `nearest`; missing ones are NOBODY. With cells, a first pass stores only distances, so a comparison costs two
-// instructions. A second pass over the same cells finds their ids. Among agents exactly as far as the farthest one
-// taken, the lowest ids win.
+struct WD_ALIGN(8) Position {
+  float x, y;
+};
+
+// Finds the SLOTS nearest agents, or in a later round those after `last`, ascending by (distance, id). Writes what `found`
+// says of them to `nearest`; missing ones are NOBODY. Among agents exactly as far as the farthest one taken, the lowest
+// ids win.
 //
-// `Agents` provides the agents by slot, sorted by cell: `x(slot)`, `y(slot)`, `id(slot)`, `is_seen(slot)` and
+// `Agents` provides the agents by slot, sorted by cell: `position(slot)`, `id(slot)`, `found(slot)`, `is_seen(slot)` and
 // `tags(slot)`, and `first(cell)`, the first slot of a cell. Without GRID_SEARCH slots are ids.
 template <class Agents>
 struct Search {
@@ -26,7 +27,10 @@ struct Search {
   int own, last;  // the searching agent's slot; the last id of the previous round, NOBODY in the first
   float x, y, last_distance;
 
-  WD_METHOD float distance_to(int slot) const { return squared(agents.x(slot) - x, agents.y(slot) - y); }
+  WD_METHOD float distance_to(int slot) const {
+    const Position other = agents.position(slot);
+    return squared(other.x - x, other.y - y);
+  }
 
   WD_METHOD bool may_follow(int slot, float distance) const {
     if (slot == own || !agents.is_seen(slot)) return false;
@@ -34,106 +38,82 @@ struct Search {
     return distance > last_distance || (distance == last_distance && agents.id(slot) > last);
   }
 
-  // Calls `look` for the slots in a run of cells of one row, each `stride` after the last, and the run's end.
+  // Calls `look` with the first slot and the end of each run of cells in a ring around the own cell. The first ring includes
+  // that cell.
   template <class Look>
-  WD_METHOD void look_along(int row, int left, int right, int stride, const Look& look) const {
-    const int end = agents.first(row * CELLS_PER_SIDE + right + 1);
-    for (int slot = agents.first(row * CELLS_PER_SIDE + left); slot < end; slot += stride) look(slot, end);
-  }
-
-  // Calls `look` along a ring of cells around the middle one; the first ring includes its inside.
-  template <class Look>
-  WD_METHOD void look_around(int column, int row, int ring, const Look& look) const {
-    const int left = column - ring, right = column + ring, bottom = row - ring, top = row + ring;
-    for (int at = bottom < 0 ? 0 : bottom; at <= top && at < CELLS_PER_SIDE; ++at) {
-      if (ring == 1 || at == bottom || at == top) {
-        look_along(at, left < 0 ? 0 : left, wd_min(right, CELLS_PER_SIDE - 1), TOGETHER, look);
-      } else {
-        if (left >= 0) look_along(at, left, left, TOGETHER, look);
-        if (right < CELLS_PER_SIDE) look_along(at, right, right, TOGETHER, look);
+  WD_METHOD void look_around(int ring, const Look& look) const {
+    const int column = column_of(x), row = column_of(y), end = columns_below(row + ring + 1);
+    for (int at = columns_below(row - ring); at < end; ++at) {
+      const bool is_whole = ring == 1 || at == row - ring || at == row + ring;  // else the two outer cells
+      for (int from = column - ring; from <= column + ring; from += is_whole ? 2 * ring + 1 : 2 * ring) {
+        const int to = is_whole ? column + ring : from, first = at * CELLS_PER_SIDE;
+        look(agents.first(first + columns_below(from)), agents.first(first + columns_below(to + 1)));
       }
     }
   }
 
-  // Merges TOGETHER slots into the smallest `distances`, which descend. Of four sorted values the smaller ones of
-  // each pair form a bitonic sequence; comparing its halves leaves two such sequences.
-  WD_METHOD void keep_nearest(int slot, int end, float* distances) const {
-    float more[TOGETHER];
-#pragma unroll
-    for (int i = 0; i < TOGETHER; ++i) {
-      more[i] = TOO_FAR;
-      if (slot + i >= end) continue;
-      const float distance = distance_to(slot + i);
-      if (may_follow(slot + i, distance)) more[i] = distance;
-    }
-#if defined(__CUDACC__)
-    sort_four(more);
-    if (more[0] >= distances[0]) return;
-#pragma unroll
-    for (int i = 0; i < TOGETHER && i < SLOTS; ++i) distances[i] = smaller(distances[i], more[i]);
-#pragma unroll
-    for (int bit = 3; bit >= 0; --bit) {
-#pragma unroll
-      for (int i = 0; i < SLOTS; ++i)
-        if (!(i >> bit & 1) && i + (1 << bit) < SLOTS) sort(distances[i + (1 << bit)], distances[i]);
-    }
-#else
-    if (more[0] >= distances[0]) return;
-    distances[0] = more[0];
-    for (int i = 1; i < SLOTS; ++i) sort(distances[i], distances[i - 1]);
-#endif
+  // Returns a lower bound of the squared distance to agents beyond a ring. MARGIN exceeds the total rounding of positions,
+  // cells and distances.
+  WD_METHOD float beyond(int ring) const {
+    const int column = column_of(x), row = column_of(y);
+    const int left = column - ring, right = column + ring, bottom = row - ring, top = row + ring;
+    float unseen = 2.f * GRID_LENGTH;
+    if (left > 0) unseen = smaller(unseen, x - static_cast<float>(left) * CELL_LENGTH);
+    if (right < CELLS_PER_SIDE - 1) unseen = smaller(unseen, static_cast<float>(right + 1) * CELL_LENGTH - x);
+    if (bottom > 0) unseen = smaller(unseen, y - static_cast<float>(bottom) * CELL_LENGTH);
+    if (top < CELLS_PER_SIDE - 1) unseen = smaller(unseen, static_cast<float>(top + 1) * CELL_LENGTH - y);
+    if (unseen == 2.f * GRID_LENGTH) return 3e38f;  // there are none
+    unseen -= MARGIN;
+    return unseen > 0.f ? unseen * unseen : 0.f;
   }
 
-  // Finds the smallest distances, ring by ring, until farther rings cannot hold a nearer agent; returns the number of rings.
-  // MARGIN exceeds the total rounding of positions, cells and distances.
-  WD_METHOD int measure(int column, int row, float* distances) const {
-    for (int ring = 1;; ++ring) {
-      look_around(column, row, ring, [&](int slot, int end) { keep_nearest(slot, end, distances); });
-      const int left = column - ring, right = column + ring, bottom = row - ring, top = row + ring;
-      float unseen = 2.f * GRID_LENGTH;  // lower bound of the distance to agents not searched; initially none
-      if (left > 0) unseen = smaller(unseen, x - static_cast<float>(left) * CELL_LENGTH);
-      if (right < CELLS_PER_SIDE - 1) unseen = smaller(unseen, static_cast<float>(right + 1) * CELL_LENGTH - x);
-      if (bottom > 0) unseen = smaller(unseen, y - static_cast<float>(bottom) * CELL_LENGTH);
-      if (top < CELLS_PER_SIDE - 1) unseen = smaller(unseen, static_cast<float>(top + 1) * CELL_LENGTH - y);
-      if (unseen == 2.f * GRID_LENGTH) return ring;
-      unseen -= MARGIN;
-      if (unseen > 0.f && distances[0] < unseen * unseen) return ring;
-    }
-  }
-
-  template <class Id>
-  WD_METHOD void find_in_cells(Id* nearest) const {
-    float distances[SLOTS];
+  // Searches ring by ring, until farther rings cannot hold a nearer agent. A first pass stores only distances, so a
+  // comparison costs two instructions. A second pass over the same cells finds their agents.
+  template <class Found>
+  WD_METHOD void find_exactly(Found* nearest) const {
+    float distances[SLOTS];  // the smallest, descending
 #pragma unroll
     for (int i = 0; i < SLOTS; ++i) distances[i] = TOO_FAR;
-    const int column = column_of(x), row = column_of(y), rings = measure(column, row, distances);
+    int rings = 0;
+    do {
+      look_around(++rings, [&](int slot, int end) {
+        for (; slot < end; ++slot) {
+          const float distance = distance_to(slot);
+          if (distance >= distances[0] || !may_follow(slot, distance)) continue;
+          distances[0] = distance;
+#pragma unroll
+          for (int i = 1; i < SLOTS; ++i) sort(distances[i], distances[i - 1]);
+        }
+      });
+    } while (distances[0] >= beyond(rings));
 
     const float limit = distances[0];
     int n_nearer = 0, n_found = 0;
 #pragma unroll
     for (int i = 0; i < SLOTS; ++i) n_nearer += distances[i] < limit;
     for (int i = n_nearer; i < SLOTS; ++i) nearest[i] = NOBODY;
-    const auto take = [&](int slot, int) {
+    const auto take = [&](int slot) {
       const float distance = distance_to(slot);
       if (distance > limit || !may_follow(slot, distance)) return;
-      if (distance < limit) nearest[n_found++] = static_cast<Id>(slot);
+      if (distance < limit) nearest[n_found++] = static_cast<Found>(slot);
       for (int i = n_nearer; distance == limit && slot != NOBODY && i < SLOTS; ++i) {
         const int taken = nearest[i];
         if (taken != NOBODY && agents.id(taken) < agents.id(slot)) continue;
-        nearest[i] = static_cast<Id>(slot);
+        nearest[i] = static_cast<Found>(slot);
         slot = taken;
       }
     };
-    const int left = column < rings ? 0 : column - rings, right = wd_min(column + rings, CELLS_PER_SIDE - 1);
-    const int top = wd_min(row + rings, CELLS_PER_SIDE - 1);
-    for (int at = row < rings ? 0 : row - rings; at <= top; ++at) look_along(at, left, right, 1, take);
+    for (int ring = 1; ring <= rings; ++ring)
+      look_around(ring, [&](int slot, int end) {
+        for (; slot < end; ++slot) take(slot);
+      });
 
-    int ids[SLOTS], ranks[SLOTS];
+    int slots[SLOTS], ids[SLOTS], ranks[SLOTS];
 #pragma unroll
     for (int i = 0; i < SLOTS; ++i) {
-      const int slot = nearest[i];
-      ids[i] = slot == NOBODY ? NOBODY : agents.id(slot);
-      distances[i] = i < n_nearer ? distance_to(slot) : limit;
+      slots[i] = nearest[i];
+      ids[i] = slots[i] == NOBODY ? NOBODY : agents.id(slots[i]);
+      distances[i] = i < n_nearer ? distance_to(slots[i]) : limit;
       ranks[i] = 0;
     }
 #pragma unroll
@@ -147,12 +127,88 @@ struct Search {
       }
     }
 #pragma unroll
-    for (int i = 0; i < SLOTS; ++i) nearest[ranks[i]] = static_cast<Id>(ids[i]);
+    for (int i = 0; i < SLOTS; ++i)
+      nearest[ranks[i]] = static_cast<Found>(slots[i] == NOBODY ? NOBODY : agents.found(slots[i]));
+  }
+
+#if defined(__CUDACC__)
+  // A search by keys numbers the candidates in the order of `look_around`. It keeps one agent more than it finds.
+  static constexpr int TOGETHER = 8, KEPT = SLOTS + 1;
+  static constexpr Key PLACES = 255, FAR = 0x7a000000u | PLACES;  // nearer than AWAY, farther than all agents
+
+  // Merges TOGETHER slots into the smallest keys, which descend. The smaller ones of each pair form a bitonic sequence;
+  // comparing its halves leaves two such sequences.
+  WD_METHOD void keep_nearest(int slot, int end, int place, Key* keys) const {
+    const int n = end - slot, self = own - slot;
+    Position others[TOGETHER];  // read before they are compared, without branches
+#pragma unroll
+    for (int i = 0; i < TOGETHER; ++i) others[i] = i < n && i != self ? agents.position(slot + i) : Position{AWAY, AWAY};
+    Key more[TOGETHER];
+#pragma unroll
+    for (int i = 0; i < TOGETHER; ++i) {
+      const float distance = squared(others[i].x - x, others[i].y - y);
+      more[i] = (__float_as_uint(distance) & ~PLACES) | (place + i);
+      if (ROUNDS > 1 && i < n && !may_follow(slot + i, distance)) more[i] = FAR;
+    }
+    sort_keys<TOGETHER>(more);
+    if (more[0] >= keys[0]) return;
+#pragma unroll
+    for (int i = 0; i < TOGETHER && i < KEPT; ++i) keys[i] = keys[i] < more[i] ? keys[i] : more[i];
+#pragma unroll
+    for (int bit = 16; bit > 0; bit /= 2) {
+#pragma unroll
+      for (int i = 0; i < KEPT; ++i)
+        if (!(i & bit) && i + bit < KEPT) sort(keys[i + bit], keys[i]);
+    }
+  }
+
+  // Returns false if two distances differ in the replaced bits only, or if there are more candidates than places.
+  template <class Found>
+  WD_METHOD bool find_by_keys(Found* nearest) const {
+    Key keys[KEPT];
+#pragma unroll
+    for (int i = 0; i < KEPT; ++i) keys[i] = FAR;
+    int rings = 0, n_places = 0;
+    do {
+      look_around(++rings, [&](int first, int end) {
+        for (int slot = first; slot < end; slot += TOGETHER) keep_nearest(slot, end, n_places + slot - first, keys);
+        n_places += end - first;
+      });
+    } while ((keys[1] | PLACES) >= __float_as_uint(beyond(rings)));
+    if (n_places > PLACES) return false;
+
+    bool is_close = false;
+#pragma unroll
+    for (int i = 0; i < SLOTS; ++i) {
+      is_close |= (keys[i] ^ keys[i + 1]) <= PLACES && keys[i] < FAR;
+      nearest[i] = NOBODY;
+    }
+    if (is_close) return false;
+    n_places = 0;
+    for (int ring = 1; ring <= rings; ++ring)
+      look_around(ring, [&](int first, int end) {
+#pragma unroll
+        for (int i = 0; i < SLOTS; ++i) {
+          const int slot = first + static_cast<int>(keys[SLOTS - i] & PLACES) - n_places;
+          if (slot >= first && slot < end) nearest[i] = static_cast<Found>(agents.found(slot));
+        }
+        n_places += end - first;
+      });
+    return true;
+  }
+#endif
+
+  template <class Found>
+  WD_METHOD void find_in_cells(Found* nearest) const {
+#if defined(__CUDACC__)
+    if (find_by_keys(nearest)) return;
+#endif
+    find_exactly(nearest);
   }
 
   // Searches all agents in the order of their ids, so that the lower id wins among equals.
-  template <class Id>
-  WD_METHOD void find_among_all(Id* nearest) const {
+  template <class Found>
+  WD_METHOD void find_among_all(Found* nearest) const {
     float distances[SLOTS];
     int ids[SLOTS];
 #pragma unroll
@@ -171,7 +227,7 @@ struct Search {
       }
     }
 #pragma unroll
-    for (int i = 0; i < SLOTS; ++i) nearest[i] = static_cast<Id>(ids[i]);
+    for (int i = 0; i < SLOTS; ++i) nearest[i] = static_cast<Found>(ids[i]);
   }
 };
 
@@ -186,7 +242,8 @@ WD_FN int find_tagger(const Agents& agents, float x, float y) {
   for (int row = column_of(wd_clip(y - reach, 0.f, GRID_LENGTH)); row <= top; ++row) {
     const int end = agents.first(row * CELLS_PER_SIDE + right + 1);
     for (int slot = agents.first(row * CELLS_PER_SIDE + left); slot < end; ++slot) {
-      const float distance = squared(agents.x(slot) - x, agents.y(slot) - y);
+      const Position other = agents.position(slot);
+      const float distance = squared(other.x - x, other.y - y);
       const bool is_nearer =
           distance < nearest || (distance == nearest && tagger != NOBODY && agents.id(slot) < tagger);
       if (is_nearer && agents.tags(slot)) {

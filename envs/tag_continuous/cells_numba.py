@@ -42,6 +42,7 @@ def search_functions(c: Any, slots: int, agent_in: Callable[..., Any]) -> Search
     grid_length, reach, reach_squared, margin = c.GRID_LENGTH, c.REACH, c.REACH_SQUARED, c.MARGIN
     n_cells, out_cells, side = c.N_CELLS, c.OUT_CELLS, c.CELLS_PER_SIDE
     cell_length, inv_cell_length = c.CELL_LENGTH, c.INV_CELL_LENGTH
+    out_share = -(-c.N_AGENTS // out_cells)  # agents per cell out of the game
     least, most = np.int32(0), np.int32(side - 1)  # columns
 
     @cuda.jit(device=True)
@@ -54,7 +55,7 @@ def search_functions(c: Any, slots: int, agent_in: Callable[..., Any]) -> Search
 
         Nobody searches the last cells.
         """
-        return natural(column_of(y) * side + column_of(x) if in_game else n_cells + agent % out_cells)
+        return natural(column_of(y) * side + column_of(x) if in_game else n_cells + agent // out_share)
 
     @cuda.jit(device=True)
     def key_of(distance, identity):

@@ -54,7 +54,7 @@ AGENTS_PER_CELL: Final = 6
 CELLS_OF_A_PART: Final = 4_096
 """Maximum number of cells summed by one block: those of 24,576 agents."""
 N_SEEN: Final = 8
-"""Values per agent in kernels' observation rows: seven, and one for alignment."""
+"""Values per agent that kernels gather for rows: seven, and the id."""
 AGENTS_OF_OUT_CELL: Final = 1_024
 """Agents per cell for those out of the game.
 
@@ -243,7 +243,7 @@ class TagContinuous(Environment):
         self.is_spread = False
         """True with the kernels for many agents."""
         self.uses_grid = False
-        """True if kernels search neighbours in a grid of cells."""
+        """True if kernels search neighbours in a grid of cells; full observations need no search."""
         self.seed = self.config.seed or 0
         self.num_agents = self.config.n_agents
         self.episode_length = self.config.episode_length
@@ -340,7 +340,8 @@ class TagContinuous(Environment):
         fits = n_agents <= ONE_BLOCK and (not wants_grid or has_room)
         is_one = fits or (blocks_per_env == 1 and search != "grid")
         self.is_spread = language != "numpy" and ((blocks_per_env or 1) > 1 or not is_one)
-        self.uses_grid = language != "numpy" and (search != "all_pairs" if self.is_spread else wants_grid and fits)
+        searches = language != "numpy" and not config.use_full_observation
+        self.uses_grid = searches and (search != "all_pairs" if self.is_spread else wants_grid and fits)
         own = type(self).kernel_sources
         self.kernel_sources = {**own, **self.spread_sources} if self.is_spread else own
         if not self.is_spread:
@@ -442,11 +443,10 @@ class TagContinuous(Environment):
             feed.add_data(name, values)
         if self.is_spread:
             n_cells = self.cells_per_side**2 + self.out_cells
-            for name in ("is_tagged", "n_catches", "slot_agent"):
+            for name in ("is_tagged", "n_catches", "rank_in_cell"):
                 feed.add_data(name, np.zeros(n_agents, np.int32), per_env=True, scratch=True)
-            feed.add_data("features", np.zeros((n_agents, N_SEEN), np.float32), per_env=True, scratch=True)
-            for name in ("slot_x", "slot_y"):
-                feed.add_data(name, np.zeros(n_agents, np.float32), per_env=True, scratch=True)
+            for name, columns in (("positions", 2), ("features", N_SEEN)):
+                feed.add_data(name, np.zeros((n_agents, columns), np.float32), per_env=True, scratch=True)
             for name in ("cell_count", "cell_start"):
                 feed.add_data(name, np.zeros(n_cells, np.int32), per_env=True, scratch=True)
             feed.add_data("part_count", np.zeros(self.cell_parts, np.int32), per_env=True, scratch=True)

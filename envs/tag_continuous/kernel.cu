@@ -14,9 +14,6 @@ constexpr int ROW = 2 * (((SLOTS + 1) / 2) | 1);  // ids of a round; an odd numb
 constexpr int N_ITEMS = ENVS_PER_BLOCK * N_AGENTS;
 constexpr int ROOM = (N_AGENTS + 3) / 4 * 4;  // agents of an environment, padded for 16-byte loads
 
-// Squared distances. Agents out of the game are at AWAY, farther than any neighbour.
-constexpr float AWAY = 1e18f;
-
 enum Flag { IS_TAGGER, PLAYS, IS_TAGGED, N_FLAGS };
 
 #if defined(__CUDACC__)
@@ -207,20 +204,11 @@ WD_FN void find_nearest(const Places& places, int self, int last, unsigned short
   for (int slot = 0; slot < SLOTS; ++slot) nearest[ranks[slot]] = static_cast<unsigned short>(ids[slot]);
 }
 
-// A key is a squared distance whose lowest bits are replaced by the agent's place. Networks sort keys without branches, by
-// two instructions per pair. If two distances differ in the replaced bits only, `find_nearest` repeats the search. That
-// happens in about one of a hundred warps.
-typedef unsigned Key;
-
+// With keys (keys.cuh), `find_nearest` repeats the search if two distances differ in the replaced bits only. That happens
+// in about one of a hundred warps.
 constexpr Key PLACE_BITS = power_of_two(LISTED) - 1;
 constexpr Key NO_KEY = 0xffffffffu;
 constexpr int RANKED = HAS_KEYS ? SLOTS + 2 : 1;  // smallest keys that a search keeps
-
-WD_FN void sort(Key& a, Key& b) {
-  const Key low = a < b ? a : b;
-  b = a < b ? b : a;
-  a = low;
-}
 
 // Sorts N keys that rise and then fall, or fall and then rise.
 template <int N>
@@ -230,28 +218,6 @@ WD_FN void sort_bitonic(Key* keys) {
     for (int i = 0; i < N / 2; ++i) sort(keys[i], keys[i + N / 2]);
     sort_bitonic<N / 2>(keys);
     sort_bitonic<N / 2>(keys + N / 2);
-  }
-}
-
-// Merges two sorted halves of N keys, each STEP apart: Batcher's odd-even merge.
-template <int N, int STEP>
-WD_FN void merge_halves(Key* keys) {
-  if constexpr (2 * STEP < N) {
-    merge_halves<N, 2 * STEP>(keys);
-    merge_halves<N, 2 * STEP>(keys + STEP);
-#pragma unroll
-    for (int i = STEP; i + STEP < N; i += 2 * STEP) sort(keys[i], keys[i + STEP]);
-  } else {
-    sort(keys[0], keys[STEP]);
-  }
-}
-
-template <int N>
-WD_FN void sort_keys(Key* keys) {
-  if constexpr (N > 1) {
-    sort_keys<N / 2>(keys);
-    sort_keys<N / 2>(keys + N / 2);
-    merge_halves<N, 1>(keys);
   }
 }
 
@@ -411,9 +377,11 @@ struct Sorted {
   const Crowd& crowd;
   int local;
 
-  WD_METHOD float x(int slot) const { return crowd.feature[X][local][id(slot)]; }
-  WD_METHOD float y(int slot) const { return crowd.feature[Y][local][id(slot)]; }
+  WD_METHOD Position position(int slot) const {
+    return {crowd.feature[X][local][id(slot)], crowd.feature[Y][local][id(slot)]};
+  }
   WD_METHOD int id(int slot) const { return crowd.slot_agent[local][slot]; }
+  WD_METHOD int found(int slot) const { return id(slot); }
   WD_METHOD bool is_seen(int) const { return true; }
   WD_METHOD bool tags(int slot) const { return is_set(crowd, IS_TAGGER, local, id(slot)); }
   WD_METHOD int first(int cell) const { return crowd.cell_start[local][cell]; }

@@ -3,33 +3,35 @@
 // Phases as in reference.py, split into kernels where all blocks must synchronise (env.py lists the sequences):
 // move, parts, offsets, place, tag, observe, score; for a restart start, parts, offsets, place, observe.
 //
-// `features` holds an agent's values in one row, because rows gather them from agents all over the environment: two
-// accesses of 16 bytes instead of seven.
-//
 // `place` sorts the agents by cell: a counting sort, whose order within a cell may differ from run to run; no result
-// depends on it. Agents out of the game are in one of OUT_CELLS last cells, which nobody searches. Without
-// GRID_SEARCH every search covers all agents.
+// depends on it. It writes an agent's position and `features`, which others observe, at the agent's slot, so that those of
+// neighbours are near each other. Agents out of the game are in one of OUT_CELLS last cells, which nobody searches. Without
+// GRID_SEARCH an agent's slot is its id, and every search covers all agents.
 
 constexpr int NOBODY = 0x7fffffff;
 
 #include "cells.cuh"
 
-constexpr int ROW = SLOTS | 1;        // ids of a round; an odd number of banks avoids conflicts
+constexpr int ROW = SLOTS | 1;        // slots of a round; an odd number of banks avoids conflicts
 constexpr int ALL_CELLS = N_CELLS + OUT_CELLS;
 
-// Values of an agent that others observe, by `Feature`; the last one is for alignment.
+// Values of an agent that others observe, by `Feature`, and its id.
+constexpr int ID = TIME;
+
 struct WD_ALIGN(16) Seen {
   float of[N_SEEN];
 };
 
-WD_FN void show(float* features, const Agent& agent, bool tags, bool in_game) {
+WD_FN void show(float* position, float* features, int id, const Agent& agent, bool tags, bool in_game) {
   const Seen seen = {agent.x,         agent.y,           agent.speed,          agent.acceleration,
-                     agent.direction, tags ? 1.f : 0.f, in_game ? 1.f : 0.f, 0.f};
+                     agent.direction, tags ? 1.f : 0.f, in_game ? 1.f : 0.f, __int_as_float(id)};
+  wd_store(position, Position{agent.x, agent.y});
   wd_store(features, seen);
 }
 
+// Agents out of the game share a cell with those of near ids, whose rows are near, too.
 WD_FN int cell_of(int agent, bool in_game, float x, float y) {
-  return in_game ? cell_at(x, y) : N_CELLS + agent % OUT_CELLS;
+  return in_game ? cell_at(x, y) : N_CELLS + agent / ((N_AGENTS + OUT_CELLS - 1) / OUT_CELLS);
 }
 
 // ---------------------------------------------------------------------------------------------- move
@@ -37,7 +39,8 @@ WD_FN int cell_of(int agent, bool in_game, float x, float y) {
 WD_KERNEL(move)(float (*loc_x)[N_AGENTS], float (*loc_y)[N_AGENTS], float (*speed)[N_AGENTS],
                 float (*direction)[N_AGENTS], float (*acceleration)[N_AGENTS],
                 float (*edge_hit_reward_penalty)[N_AGENTS], const int (*still_in_the_game)[N_AGENTS],
-                int (*n_catches)[N_AGENTS], int (*cell_count)[ALL_CELLS], float (*features)[N_AGENTS][N_SEEN],
+                int (*is_tagged)[N_AGENTS], int (*n_catches)[N_AGENTS], int (*cell_count)[ALL_CELLS],
+                int (*rank_in_cell)[N_AGENTS], float (*positions)[N_AGENTS][2], float (*features)[N_AGENTS][N_SEEN],
                 const int* agent_types, const float* skill_levels, const float* acceleration_actions,
                 const float* turn_actions, const int (*sampled_actions)[N_AGENTS][2], int* _timestep_, int n_envs) {
   WD_EACH_AGENT(local, env, agent) {
@@ -53,9 +56,11 @@ WD_KERNEL(move)(float (*loc_x)[N_AGENTS], float (*loc_y)[N_AGENTS], float (*spee
     direction[env][agent] = after.direction;
     acceleration[env][agent] = after.acceleration;
     edge_hit_reward_penalty[env][agent] = hits_edge ? EDGE_HIT_PENALTY : 0.f;
-    n_catches[env][agent] = 0;
-    show(features[env][agent], after, agent_types[agent] == 1, in_game);
-    if (GRID_SEARCH) WD_ATOMIC_ADD(&cell_count[env][cell_of(agent, in_game, after.x, after.y)], 1);
+    is_tagged[env][agent] = n_catches[env][agent] = 0;
+    if (GRID_SEARCH)
+      rank_in_cell[env][agent] = WD_ATOMIC_ADD(&cell_count[env][cell_of(agent, in_game, after.x, after.y)], 1);
+    else
+      show(positions[env][agent], features[env][agent], agent, after, agent_types[agent] == 1, in_game);
     if (agent == 0) _timestep_[env] += 1;
   }
 }
@@ -95,8 +100,8 @@ WD_KERNEL(parts)(const int (*cell_count)[ALL_CELLS], int (*part_count)[CELL_PART
   }
 }
 
-// Writes the first slot of each cell: sums of earlier counts. Each thread handles a run of cells.
-WD_KERNEL(offsets)(const int (*cell_count)[ALL_CELLS], int (*cell_start)[ALL_CELLS],
+// Writes the first slot of each cell: sums of earlier counts. Each thread handles a run of cells. Resets the counts to 0.
+WD_KERNEL(offsets)(int (*cell_count)[ALL_CELLS], int (*cell_start)[ALL_CELLS],
                    const int (*part_count)[CELL_PARTS], const int* restarts, int restarted, int n_envs) {
   constexpr int RUN = (CELLS_OF_A_PART + WD_STRIDE - 1) / WD_STRIDE;
   WD_SHARED int sums[WD_STRIDE];
@@ -117,140 +122,177 @@ WD_KERNEL(offsets)(const int (*cell_count)[ALL_CELLS], int (*cell_start)[ALL_CEL
     for (int cell = first; cell < end; ++cell) {
       cell_start[env][cell] = slot;
       slot += cell_count[env][cell];
+      cell_count[env][cell] = 0;
     }
   }
 }
 
-// Sorts the agents by cell, and resets the counts to 0.
-WD_KERNEL(place)(const float (*loc_x)[N_AGENTS], const float (*loc_y)[N_AGENTS],
-                 const int (*still_in_the_game)[N_AGENTS], int (*cell_count)[ALL_CELLS],
-                 const int (*cell_start)[ALL_CELLS], int (*slot_agent)[N_AGENTS], float (*slot_x)[N_AGENTS],
-                 float (*slot_y)[N_AGENTS], const int* restarts, int restarted, int n_envs) {
+// Sorts the agents by cell.
+WD_KERNEL(place)(const float (*loc_x)[N_AGENTS], const float (*loc_y)[N_AGENTS], const float (*speed)[N_AGENTS],
+                 const float (*direction)[N_AGENTS], const float (*acceleration)[N_AGENTS],
+                 const int (*still_in_the_game)[N_AGENTS], const int* agent_types, const int (*cell_start)[ALL_CELLS],
+                 const int (*rank_in_cell)[N_AGENTS], float (*positions)[N_AGENTS][2],
+                 float (*features)[N_AGENTS][N_SEEN], const int* restarts, int restarted, int n_envs) {
   WD_EACH_AGENT(local, env, agent) {
     if (restarted && !restarts[env]) continue;
-    const float x = loc_x[env][agent], y = loc_y[env][agent];
-    const int cell = cell_of(agent, still_in_the_game[env][agent], x, y);
-    const int slot = cell_start[env][cell] + WD_ATOMIC_ADD(&cell_count[env][cell], -1) - 1;
-    slot_agent[env][slot] = agent;
-    slot_x[env][slot] = x;
-    slot_y[env][slot] = y;
+    const Agent placed = {loc_x[env][agent], loc_y[env][agent], speed[env][agent], acceleration[env][agent],
+                          direction[env][agent]};
+    const bool in_game = still_in_the_game[env][agent];
+    const int slot = cell_start[env][cell_of(agent, in_game, placed.x, placed.y)] + rank_in_cell[env][agent];
+    show(positions[env][slot], features[env][slot], agent, placed, agent_types[agent] == 1, in_game);
   }
 }
 
 // Searchable agents.
 struct Sorted {
-  const int *cell_start, *slot_agent, *in_game, *agent_types;
-  const float *xs, *ys;
+  const float (*positions)[2];
+  const float (*features)[N_SEEN];
+  const int* cell_start;
 
-  WD_METHOD float x(int slot) const { return xs[slot]; }
-  WD_METHOD float y(int slot) const { return ys[slot]; }
-  WD_METHOD int id(int slot) const { return GRID_SEARCH ? slot_agent[slot] : slot; }
-  WD_METHOD bool is_seen(int slot) const { return GRID_SEARCH || in_game[slot]; }
-  WD_METHOD bool tags(int slot) const { return agent_types[id(slot)] == 1; }
+  WD_METHOD Seen seen(int slot) const { return wd_load<Seen>(features[slot]); }
+  WD_METHOD Position position(int slot) const { return wd_load<Position>(positions[slot]); }
+  WD_METHOD int id(int slot) const { return __float_as_int(features[slot][ID]); }
+  WD_METHOD int found(int slot) const { return slot; }
+  WD_METHOD bool is_seen(int slot) const { return GRID_SEARCH || features[slot][IN_GAME] != 0.f; }
+  WD_METHOD bool tags(int slot) const { return features[slot][TYPE] != 0.f; }
   WD_METHOD int first(int cell) const { return cell_start[cell]; }
 };
 
 // ---------------------------------------------------------------------------------------------- tag
 
 // Finds the nearest tagger in reach of each runner in the game, the lowest id among equals.
-WD_KERNEL(tag)(const float (*loc_x)[N_AGENTS], const float (*loc_y)[N_AGENTS],
-               const int (*still_in_the_game)[N_AGENTS], const int* agent_types, const int* tagger_ids,
-               const int (*cell_start)[ALL_CELLS], const int (*slot_agent)[N_AGENTS],
-               const float (*slot_x)[N_AGENTS], const float (*slot_y)[N_AGENTS], int (*is_tagged)[N_AGENTS],
+WD_KERNEL(tag)(const float (*positions)[N_AGENTS][2], const float (*features)[N_AGENTS][N_SEEN],
+               const int* tagger_ids, const int (*cell_start)[ALL_CELLS], int (*is_tagged)[N_AGENTS],
                int (*n_catches)[N_AGENTS], int* num_runners, int n_envs) {
   WD_EACH_AGENT(local, env, slot) {
-    const int self = GRID_SEARCH ? slot_agent[env][slot] : slot;
+    const Sorted agents = {positions[env], features[env], cell_start[env]};
+    const Seen self = agents.seen(slot);
+    if (self.of[IN_GAME] == 0.f || self.of[TYPE] != 0.f) continue;
     int tagger = NOBODY;
-    if (still_in_the_game[env][self] && agent_types[self] != 1) {
-      const float x = loc_x[env][self], y = loc_y[env][self];
-      if (GRID_SEARCH) {
-        tagger = find_tagger(Sorted{cell_start[env], slot_agent[env], still_in_the_game[env], agent_types, slot_x[env],
-                                    slot_y[env]},
-                             x, y);
-      } else {
-        float nearest = REACH_SQUARED;
-        for (int index = 0; index < N_TAGGERS; ++index) {
-          const int other = tagger_ids[index];
-          const float distance = squared(loc_x[env][other] - x, loc_y[env][other] - y);
-          if (distance < nearest) {
-            nearest = distance;
-            tagger = other;
-          }
+    if (GRID_SEARCH) {
+      tagger = find_tagger(agents, self.of[X], self.of[Y]);
+    } else {
+      float nearest = REACH_SQUARED;
+      for (int index = 0; index < N_TAGGERS; ++index) {
+        const int other = tagger_ids[index];
+        const Position place = agents.position(other);
+        const float distance = squared(place.x - self.of[X], place.y - self.of[Y]);
+        if (distance < nearest) {
+          nearest = distance;
+          tagger = other;
         }
       }
     }
-    is_tagged[env][self] = tagger != NOBODY;
-    if (tagger != NOBODY) {
-      WD_ATOMIC_ADD(&n_catches[env][tagger], 1);
-      if (RUNNER_EXITS) WD_ATOMIC_ADD(&num_runners[env], -1);
-    }
+    if (tagger == NOBODY) continue;
+    is_tagged[env][__float_as_int(self.of[ID])] = 1;
+    WD_ATOMIC_ADD(&n_catches[env][tagger], 1);
+    if (RUNNER_EXITS) WD_ATOMIC_ADD(&num_runners[env], -1);
   }
 }
 
 // ---------------------------------------------------------------------------------------------- observe
 
-// Writes the rows of every environment, or only of restarted ones, THREADS agents at a time: each thread finds one
-// agent's neighbours, then all write these agents' rows. The last kernel of a restart: it counts the episode.
-WD_KERNEL(observe)(const float (*loc_x)[N_AGENTS], const float (*loc_y)[N_AGENTS],
-                   const int (*still_in_the_game)[N_AGENTS], const float (*features)[N_AGENTS][N_SEEN],
-                   const int* num_runners, const int (*cell_start)[ALL_CELLS], const int (*slot_agent)[N_AGENTS],
-                   const float (*slot_x)[N_AGENTS], const float (*slot_y)[N_AGENTS],
-                   float (*observations)[N_AGENTS][N_FEATURES], float (*final_observations)[N_AGENTS][N_FEATURES],
-                   const int* _timestep_, int* _done_, int* _episode_, const int* restarts, int restarted,
-                   int clears_done, int n_envs) {
-  WD_SHARED int neighbours[USE_FULL_OBSERVATION ? 1 : THREADS][ROW];
-  const int env = WD_FIRST_ENV;
+// A team is a warp. It takes the agents of TEAM_SLOTS slots at a time: each lane finds the neighbours of one. Then it writes
+// their rows, ROWS at a time: PARTS lanes compute a row in shared memory, and all lanes copy it. A row fills whole lines of
+// memory, but rows of neighbours in space are far apart.
+#if defined(__CUDACC__)
+constexpr int LANES = 32, ROWS = USE_FULL_OBSERVATION ? 1 : 8;
+WD_FN void team_sync() { __syncwarp(); }
+#else
+constexpr int LANES = 1, ROWS = 1;
+WD_FN void team_sync() {}
+#endif
+constexpr int TEAMS = WD_STRIDE / LANES, TEAM_SLOTS = 32, PARTS = LANES / ROWS;
+constexpr int WIDTH = USE_FULL_OBSERVATION ? 1 : TIME * SLOTS + 1;  // entries of a row that a round writes
+constexpr int LINES = (WIDTH + 2 * (LANES - 1)) / LANES;              // lines of memory that they may touch
+
+// Writes the slots of an agent's next neighbours, NOBODY for missing ones.
+WD_FN void find_neighbours(const Sorted& agents, int slot, int round, int* nearest) {
+  const Seen self = agents.seen(slot);
+  const int before = round == 0 ? NOBODY : nearest[SLOTS - 1];
+  if (self.of[IN_GAME] == 0.f || (round > 0 && before == NOBODY)) {
+    for (int i = 0; i < SLOTS; ++i) nearest[i] = NOBODY;
+    return;
+  }
+  const Position last = agents.position(before == NOBODY ? slot : before);
+  const Search<Sorted> search = {agents, slot, before == NOBODY ? NOBODY : agents.id(before), self.of[X], self.of[Y],
+                                 squared(last.x - self.of[X], last.y - self.of[Y])};
+  if (GRID_SEARCH)
+    search.find_in_cells(nearest);
+  else
+    search.find_among_all(nearest);
+}
+
+// Writes the entries of one neighbour, each `stride` after the last. A missing one (NOBODY) has zeros.
+WD_FN void write_neighbour(const Sorted& agents, const Seen& self, int slot, int other, float* entries, int stride) {
+  const bool is_there = other != NOBODY, sees = is_there && self.of[IN_GAME] != 0.f;
+  const Seen neighbour = agents.seen(is_there ? other : slot);
+#pragma unroll
+  for (int kind = X; kind < TYPE; ++kind)
+    entries[kind * stride] = sees ? (neighbour.of[kind] - self.of[kind]) * scale_of(kind) : 0.f;
+  entries[TYPE * stride] = is_there ? neighbour.of[TYPE] : 0.f;
+  entries[IN_GAME * stride] = is_there ? neighbour.of[IN_GAME] : 0.f;
+}
+
+// Copies a round's entries to an observation, from the beginning of a line of memory, so that each store fills one line.
+WD_FN void copy_row(const float* entries, int n_entries, float* observation, int round, int lane) {
+  const int first = lane - static_cast<int>(reinterpret_cast<unsigned long long>(observation) / sizeof(float) % LANES);
+  float* const to = observation + first;
+#pragma unroll
+  for (int line = 0; line < LINES; ++line) {
+    const int entry = first + line * LANES, kind = entry / SLOTS;
+    const int rank = entry % SLOTS + (kind < TIME ? round * SLOTS : 0), column = kind * N_OBSERVED + rank;
+    if (0 <= entry && entry < n_entries && rank < N_OBSERVED) to[line * LANES + (column - entry)] = entries[entry];
+  }
+}
+
+// Writes the rows of every environment, or only of restarted ones. The last kernel of a restart: it counts the episode.
+WD_KERNEL(observe)(const float (*positions)[N_AGENTS][2], const float (*features)[N_AGENTS][N_SEEN],
+                   const int* num_runners, const int (*cell_start)[ALL_CELLS], float (*observations)[N_AGENTS][N_FEATURES],
+                   float (*final_observations)[N_AGENTS][N_FEATURES], const int* _timestep_, int* _done_, int* _episode_,
+                   const int* restarts, int restarted, int clears_done, int n_envs) {
+  WD_SHARED int neighbours[TEAMS][USE_FULL_OBSERVATION ? 1 : TEAM_SLOTS][ROW];
+  WD_SHARED float rows[TEAMS][ROWS][WIDTH | 1];
+  const unsigned thread = WD_THREAD;
+  const int env = WD_FIRST_ENV, team = thread / LANES, lane = thread % LANES, part = thread % PARTS;
   if (env >= n_envs || (restarted && !restarts[env])) return;
   const int timestep = _timestep_[env];
   const bool is_final = AUTO_RESET && !restarted && (num_runners[env] == 0 || timestep >= EPISODE_LENGTH);
   const float progress = static_cast<float>(timestep) / static_cast<float>(EPISODE_LENGTH);
   float (*const target)[N_FEATURES] = is_final ? final_observations[env] : observations[env];
+  const Sorted agents = {positions[env], features[env], cell_start[env]};
 
-  constexpr int N_BATCHES = (WD_ITEMS_OF_A_PART + THREADS - 1) / THREADS;
-  for (int batch = 0; batch < N_BATCHES; ++batch) {  // all blocks share this bound; some of the last part are empty
-    const int first = WD_FIRST_ITEM + batch * THREADS;
-    const int n_rows = wd_min(THREADS, WD_END_ITEM - first);
+  for (int first = WD_FIRST_ITEM + team * TEAM_SLOTS; first < WD_END_ITEM; first += TEAMS * TEAM_SLOTS) {
+    const int end = wd_min(first + TEAM_SLOTS, WD_END_ITEM);
     for (int round = 0; round < ROUNDS; ++round) {
       if (!USE_FULL_OBSERVATION) {
-        for (int row = WD_THREAD; row < n_rows; row += WD_STRIDE) {
-          const int self = GRID_SEARCH ? slot_agent[env][first + row] : first + row;
-          const float x = GRID_SEARCH ? slot_x[env][first + row] : loc_x[env][self];
-          const float y = GRID_SEARCH ? slot_y[env][first + row] : loc_y[env][self];
-          const int last = round == 0 ? NOBODY : neighbours[row][SLOTS - 1];
-          if (still_in_the_game[env][self] && (round == 0 || last != NOBODY)) {
-            const Sorted agents = {cell_start[env], slot_agent[env], still_in_the_game[env], nullptr,
-                                   GRID_SEARCH ? slot_x[env] : loc_x[env], GRID_SEARCH ? slot_y[env] : loc_y[env]};
-            const float to_last = last == NOBODY ? 0.f : squared(loc_x[env][last] - x, loc_y[env][last] - y);
-            const Search<Sorted> search = {agents, first + row, last, x, y, to_last};
-            if (GRID_SEARCH)
-              search.find_in_cells(neighbours[row]);
-            else
-              search.find_among_all(neighbours[row]);
-          } else {
-            for (int slot = 0; slot < SLOTS; ++slot) neighbours[row][slot] = NOBODY;
+        for (int slot = first + lane; slot < end; slot += LANES)
+          find_neighbours(agents, slot, round, neighbours[team][slot - first]);
+        team_sync();
+      }
+      for (int from = first; from < end; from += ROWS) {
+        if (const int row = lane / PARTS, slot = from + row; slot < end) {
+          const Seen self = agents.seen(slot);
+          float* const entries = USE_FULL_OBSERVATION ? target[slot] : rows[team][row];
+#pragma unroll 4
+          for (int turn = 0; turn < (SLOTS + PARTS - 1) / PARTS; ++turn) {
+            const int rank = turn * PARTS + part;
+            if (rank >= SLOTS) continue;
+            const int other = USE_FULL_OBSERVATION ? rank + (rank >= slot) : neighbours[team][slot - first][rank];
+            write_neighbour(agents, self, slot, other, entries + rank, SLOTS);
           }
+          if (part == 0) entries[TIME * SLOTS] = self.of[IN_GAME] != 0.f ? progress : 0.f;
         }
-        WD_SYNC();
-      }
-      for (int item = WD_THREAD; item < n_rows * SLOTS; item += WD_STRIDE) {  // a thread writes all features of a neighbour
-        const int row = item / SLOTS, slot = item % SLOTS, rank = round * SLOTS + slot;
-        if (rank >= N_OBSERVED) continue;
-        const int self = GRID_SEARCH ? slot_agent[env][first + row] : first + row;
-        const int other = USE_FULL_OBSERVATION ? rank + (rank >= self) : neighbours[row][slot];
-        const bool is_there = other != NOBODY;
-        const Seen own = wd_load<Seen>(features[env][self]);
-        const Seen neighbour = wd_load<Seen>(features[env][is_there ? other : self]);
-        const bool sees = own.of[IN_GAME] != 0.f;
+        if (USE_FULL_OBSERVATION) continue;
+        team_sync();
+        int ids[ROWS];  // read before rows are written
 #pragma unroll
-        for (int kind = X; kind < TYPE; ++kind) {
-          target[self][kind * N_OBSERVED + rank] =
-              is_there && sees ? (neighbour.of[kind] - own.of[kind]) * scale_of(kind) : 0.f;
-        }
-        target[self][TYPE * N_OBSERVED + rank] = is_there ? neighbour.of[TYPE] : 0.f;
-        target[self][IN_GAME * N_OBSERVED + rank] = is_there ? neighbour.of[IN_GAME] : 0.f;
-        if (rank == 0) target[self][TIME * N_OBSERVED] = sees ? progress : 0.f;
+        for (int row = 0; row < ROWS; ++row) ids[row] = agents.id(wd_min(from + row, end - 1));
+#pragma unroll
+        for (int row = 0; row < ROWS; ++row)
+          copy_row(rows[team][row], from + row < end ? WIDTH : 0, target[ids[row]], round, lane);
+        team_sync();
       }
-      WD_SYNC();
     }
   }
   if (restarted && WD_PART == 0 && WD_THREAD == 0) {
@@ -288,9 +330,9 @@ WD_KERNEL(start)(float (*loc_x)[N_AGENTS], float (*loc_y)[N_AGENTS], float (*spe
                  float (*direction)[N_AGENTS], float (*acceleration)[N_AGENTS],
                  float (*edge_hit_reward_penalty)[N_AGENTS], int (*still_in_the_game)[N_AGENTS], int* num_runners,
                  const float* start_x, const float* start_y, const float* start_direction,
-                 int (*cell_count)[ALL_CELLS], float (*features)[N_AGENTS][N_SEEN], const int* agent_types,
-                 const int* _done_, int* _timestep_, const int* _episode_, const int* _reset_seed_, int* restarts, int force,
-                 int n_envs) {
+                 int (*cell_count)[ALL_CELLS], int (*rank_in_cell)[N_AGENTS], float (*positions)[N_AGENTS][2],
+                 float (*features)[N_AGENTS][N_SEEN], const int* agent_types, const int* _done_, int* _timestep_,
+                 const int* _episode_, const int* _reset_seed_, int* restarts, int force, int n_envs) {
   WD_EACH_AGENT(local, env, agent) {
     const bool ends = force || _done_[env];
     if (agent == 0) restarts[env] = ends;
@@ -301,8 +343,10 @@ WD_KERNEL(start)(float (*loc_x)[N_AGENTS], float (*loc_y)[N_AGENTS], float (*spe
     direction[env][agent] = first.direction;
     speed[env][agent] = acceleration[env][agent] = edge_hit_reward_penalty[env][agent] = 0.f;
     still_in_the_game[env][agent] = 1;
-    show(features[env][agent], first, agent_types[agent] == 1, true);
-    if (GRID_SEARCH) WD_ATOMIC_ADD(&cell_count[env][cell_of(agent, true, first.x, first.y)], 1);
+    if (GRID_SEARCH)
+      rank_in_cell[env][agent] = WD_ATOMIC_ADD(&cell_count[env][cell_of(agent, true, first.x, first.y)], 1);
+    else
+      show(positions[env][agent], features[env][agent], agent, first, agent_types[agent] == 1, true);
     if (agent == 0) {
       num_runners[env] = N_AGENTS - N_TAGGERS;
       _timestep_[env] = 0;

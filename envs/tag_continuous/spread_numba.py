@@ -9,7 +9,7 @@ import numpy as np
 from numba import cuda, float32, int32, int64
 
 from warpdrive_min.kernels.arrays import Clock, Results
-from warpdrive_min.kernels.core_numba import conclude, natural, split, squared
+from warpdrive_min.kernels.core_numba import bits, conclude, float_of_bits, natural, split, squared
 
 from .agent_numba import (
     ACCELERATION,
@@ -29,6 +29,8 @@ from .arrays import Actions, Agents, Cells, Roles, Starts
 from .cells_numba import LAST_ID, search_functions
 
 NOBODY: Final = LAST_ID
+ID: Final = TIME
+"""Column of the id in ``features``."""
 
 
 def build(c: Any) -> dict[str, Any]:
@@ -55,20 +57,27 @@ def build(c: Any) -> dict[str, Any]:
     @cuda.jit(device=True)
     def agent_in(cells, env, index):
         slot = natural(index)
-        return cells.slot_agent[env, slot], cells.slot_x[env, slot], cells.slot_y[env, slot]
+        return bits(cells.features[env, slot, ID]), cells.positions[env, slot, 0], cells.positions[env, slot, 1]
 
     cell_of, key_of, clear, offer, search_rings, find_tagger = search_functions(c, slots, agent_in)
 
     @cuda.jit(device=True)
-    def show(features, env, agent, x, y, speed, acceleration, direction, tags, plays):
-        """Write an agent's features for others' observations."""
-        features[env, agent, X] = x
-        features[env, agent, Y] = y
-        features[env, agent, SPEED] = speed
-        features[env, agent, ACCELERATION] = acceleration
-        features[env, agent, DIRECTION] = direction
-        features[env, agent, TYPE] = ONE if tags else ZERO
-        features[env, agent, IN_GAME] = ONE if plays else ZERO
+    def show(positions, features, env, slot, agent, x, y, speed, acceleration, direction, tags, plays):
+        """Write an agent's position and features for others' observations."""
+        positions[env, slot, 0] = x
+        positions[env, slot, 1] = y
+        features[env, slot, X] = x
+        features[env, slot, Y] = y
+        features[env, slot, SPEED] = speed
+        features[env, slot, ACCELERATION] = acceleration
+        features[env, slot, DIRECTION] = direction
+        features[env, slot, TYPE] = ONE if tags else ZERO
+        features[env, slot, IN_GAME] = ONE if plays else ZERO
+        features[env, slot, ID] = float_of_bits(int32(agent))
+
+    @cuda.jit(device=True)
+    def slot_of(cells, env, agent):
+        return natural(cells.rank_in_cell[env, agent]) if grid_search else agent
 
     @cuda.jit
     def move(
@@ -77,7 +86,10 @@ def build(c: Any) -> dict[str, Any]:
         actions: Actions,
         clock: Clock,
         cell_count: int32[:, :],
+        rank_in_cell: int32[:, :],
+        is_tagged: int32[:, :],
         n_catches: int32[:, :],
+        positions: float32[:, :, :],
         features: float32[:, :, :],
         n_envs: int32,
     ):
@@ -86,10 +98,13 @@ def build(c: Any) -> dict[str, Any]:
         for index in range(first + cuda.threadIdx.x, min(first + share, n_agents), threads):
             agent = natural(index)
             plays, x, y, speed, acceleration, direction = move_agent(env, agent, agents, roles, actions)
-            show(features, env, agent, x, y, speed, acceleration, direction, roles.agent_types[agent] == 1, plays)
+            is_tagged[env, agent] = 0
             n_catches[env, agent] = 0
             if grid_search:
-                cuda.atomic.add(cell_count, (env, cell_of(agent, plays, x, y)), 1)
+                rank_in_cell[env, agent] = cuda.atomic.add(cell_count, (env, cell_of(agent, plays, x, y)), 1)
+            else:
+                tags = roles.agent_types[agent] == 1
+                show(positions, features, env, agent, agent, x, y, speed, acceleration, direction, tags, plays)
             if agent == 0:
                 clock.timestep[env] += 1
 
@@ -132,7 +147,7 @@ def build(c: Any) -> dict[str, Any]:
         restarted: int32,
         n_envs: int32,
     ):
-        """Write the first slot of each cell; each thread handles a run of cells."""
+        """Write the first slot of each cell, and reset the counts to 0; each thread handles a run of cells."""
         sums = cuda.shared.array(threads, int32)
         env, thread = cuda.blockIdx.x // blocks_per_env, cuda.threadIdx.x
         if restarted == 0 or restarts[env] != 0:
@@ -152,21 +167,26 @@ def build(c: Any) -> dict[str, Any]:
                 for cell in range(first, end):
                     cell_start[env, cell] = slot
                     slot += cell_count[env, cell]
+                    cell_count[env, cell] = 0
 
     @cuda.jit
-    def place(agents: Agents, cells: Cells, restarts: int32[:], restarted: int32, n_envs: int32):
-        """Sort the agents by cell, and reset the counts to 0."""
+    def place(agents: Agents, roles: Roles, cells: Cells, restarts: int32[:], restarted: int32, n_envs: int32):
+        """Sort the agents by cell. An agent's rank in its cell becomes its slot."""
         env, part = split(cuda.blockIdx.x, blocks_per_env)
         first = part * share
         for index in range(first + cuda.threadIdx.x, min(first + share, n_agents), threads):
             agent = natural(index)
             if restarted == 0 or restarts[env] != 0:
                 x, y = agents.loc_x[env, agent], agents.loc_y[env, agent]
-                cell = cell_of(agent, agents.still_in_the_game[env, agent] != 0, x, y)
-                slot = cells.cell_start[env, cell] + cuda.atomic.add(cells.cell_count, (env, cell), -1) - 1
-                cells.slot_agent[env, slot] = agent
-                cells.slot_x[env, slot] = x
-                cells.slot_y[env, slot] = y
+                speed, acceleration = agents.speed[env, agent], agents.acceleration[env, agent]
+                direction, tags = agents.direction[env, agent], roles.agent_types[agent] == 1
+                plays = agents.still_in_the_game[env, agent] != 0
+                cell = cell_of(agent, plays, x, y)
+                slot = natural(cells.cell_start[env, cell] + cells.rank_in_cell[env, agent])
+                cells.rank_in_cell[env, agent] = slot
+                show(
+                    cells.positions, cells.features, env, slot, agent, x, y, speed, acceleration, direction, tags, plays
+                )
 
     @cuda.jit
     def tag(agents: Agents, roles: Roles, cells: Cells, is_tagged: int32[:, :], n_catches: int32[:, :], n_envs: int32):
@@ -176,23 +196,22 @@ def build(c: Any) -> dict[str, Any]:
         """
         env, part = split(cuda.blockIdx.x, blocks_per_env)
         first = part * share
-        for slot in range(first + cuda.threadIdx.x, min(first + share, n_agents), threads):
-            self = cells.slot_agent[env, slot] if grid_search else slot
-            tagger = NOBODY
-            if agents.still_in_the_game[env, self] != 0 and roles.agent_types[self] != 1:
-                x, y = agents.loc_x[env, self], agents.loc_y[env, self]
+        for index in range(first + cuda.threadIdx.x, min(first + share, n_agents), threads):
+            self, x, y = agent_in(cells, env, index)
+            slot, tagger = natural(index), NOBODY
+            if cells.features[env, slot, IN_GAME] != ZERO and cells.features[env, slot, TYPE] == ZERO:
                 if grid_search:
                     tagger = find_tagger(cells, roles.agent_types, env, x, y, NOBODY)
                 else:
                     closest = reach_squared
-                    for index in range(n_taggers):
-                        other = roles.tagger_ids[index]
-                        distance = squared(agents.loc_x[env, other] - x, agents.loc_y[env, other] - y)
+                    for number in range(n_taggers):
+                        other = roles.tagger_ids[number]
+                        distance = squared(cells.positions[env, other, 0] - x, cells.positions[env, other, 1] - y)
                         if distance < closest:
                             closest = distance
                             tagger = other
-            is_tagged[env, self] = tagger != NOBODY
             if tagger != NOBODY:
+                is_tagged[env, self] = 1
                 cuda.atomic.add(n_catches, (env, tagger), 1)
                 if runner_exits:
                     cuda.atomic.add(agents.num_runners, env, -1)
@@ -242,7 +261,7 @@ def build(c: Any) -> dict[str, Any]:
             for turn in range(rounds):
                 if not full:
                     if thread < n_rows:
-                        self = cells.slot_agent[env, first + thread] if grid_search else first + thread
+                        self = bits(cells.features[env, first + thread, ID])
                         last = NOBODY if turn == 0 else neighbours[thread, slots - 1]
                         clear(keys)
                         if agents.still_in_the_game[env, self] != 0 and (turn == 0 or last != NOBODY):
@@ -255,18 +274,17 @@ def build(c: Any) -> dict[str, Any]:
                     rank = turn * slots + slot
                     last_row = 0 if rank >= n_observed or (kind == TIME and turn > 0) else n_rows
                     for row in range(thread // lanes, last_row, threads // lanes):
-                        self = cells.slot_agent[env, first + row] if grid_search else first + row
-                        plays = cells.features[env, self, IN_GAME] != ZERO
+                        own = natural(first + row)
+                        self = bits(cells.features[env, own, ID])
+                        plays = cells.features[env, own, IN_GAME] != ZERO
                         other = rank + (1 if rank >= self else 0) if full else neighbours[row, slot]
                         seen = ZERO
                         if kind == TIME:
                             seen = progress if plays else ZERO
                         elif other != NOBODY:
-                            if kind >= TYPE:
-                                seen = cells.features[env, other, kind]
-                            elif plays:
-                                difference = cells.features[env, other, kind] - cells.features[env, self, kind]
-                                seen = difference * scale_of(kind)
+                            seen = cells.features[env, slot_of(cells, env, other), kind]
+                            if kind < TYPE:
+                                seen = (seen - cells.features[env, own, kind]) * scale_of(kind) if plays else ZERO
                         if is_final:
                             results.final_observations[env, self, kind * n_observed + rank] = seen
                         else:
@@ -305,6 +323,8 @@ def build(c: Any) -> dict[str, Any]:
         starts: Starts,
         clock: Clock,
         cell_count: int32[:, :],
+        rank_in_cell: int32[:, :],
+        positions: float32[:, :, :],
         features: float32[:, :, :],
         restarts: int32[:],
         force: int32,
@@ -323,9 +343,11 @@ def build(c: Any) -> dict[str, Any]:
                 restarts[env] = ends
             if ends:
                 x, y, direction = start_agent(env, agent, agents, starts, clock)
-                show(features, env, agent, x, y, ZERO, ZERO, direction, agent_types[agent] == 1, True)
                 if grid_search:
-                    cuda.atomic.add(cell_count, (env, cell_of(agent, True, x, y)), 1)
+                    rank_in_cell[env, agent] = cuda.atomic.add(cell_count, (env, cell_of(agent, True, x, y)), 1)
+                else:
+                    tags = agent_types[agent] == 1
+                    show(positions, features, env, agent, agent, x, y, ZERO, ZERO, direction, tags, True)
                 if agent == 0:
                     agents.num_runners[env] = n_agents - n_taggers
                     clock.timestep[env] = 0
