@@ -106,7 +106,6 @@ WD_FN void observe(const Game& game, int n_envs, bool all, bool any, const int* 
                    float (*ends)[N_ROWS][N_FEATURES]) {
 #if defined(__CUDACC__)
   if (USE_FULL_OBSERVATION) {  // a thread writes columns, which are equal for all agents except for their own mark
-    const long long to_ends = reinterpret_cast<char*>(ends) - reinterpret_cast<char*>(observations);
     alignas(16) WD_SHARED float waiting[IS_STAGED ? ENVS_PER_BLOCK : 1][WAITING_ROWS][N_FEATURES];
     const auto load = [&](const int item) {
       const int local = item / N_FEATURES, env = WD_FIRST_ENV + local;
@@ -119,11 +118,15 @@ WD_FN void observe(const Game& game, int n_envs, bool all, bool any, const int* 
       if constexpr (IS_STAGED) {
         for (int row = 0; row < WAITING_ROWS; ++row) waiting[local][row][column] = of.value;
       } else {
-        // A choice of two pointers would load each from the parameters in every step.
-        char* const first_row = reinterpret_cast<char*>(observations[WD_FIRST_ENV + local]) + (of.is_end ? to_ends : 0);
-        float(*const rows)[N_FEATURES] = reinterpret_cast<float (*)[N_FEATURES]>(first_row);
-        for (int row = 0; row < N_ROWS; ++row) rows[row][column] = of.value;
-        if (N_ROWS > 1 && self >= 0 && self < N_AGENTS) rows[self][column] = 1.f;
+        const auto write = [&](float(*const rows)[N_FEATURES]) {
+          for (int row = 0; row < N_ROWS; ++row) rows[row][column] = of.value;
+          if (N_ROWS > 1 && self >= 0 && self < N_AGENTS) rows[self][column] = 1.f;
+        };
+        const int env = WD_FIRST_ENV + local;
+        if (of.is_end)  // a choice of the array would load both addresses from the parameters in every step
+          write(ends[env]);
+        else
+          write(observations[env]);
       }
     };
     wd_move<ENVS_PER_BLOCK * N_FEATURES, WD_STRIDE>(WD_BEGIN(WD_THREAD), WD_OWNED_ENVS * N_FEATURES - 1, load, store);
