@@ -34,6 +34,19 @@ WD_FN int cell_of(int agent, bool in_game, float x, float y) {
   return in_game ? cell_at(x, y) : N_CELLS + agent / ((N_AGENTS + OUT_CELLS - 1) / OUT_CELLS);
 }
 
+// Counts an agent in its cell; returns how many came before. A warp counts those of a cell at once, as thousands that are
+// out of the game would queue up at one count.
+WD_FN int counted(int* const cells, const int cell) {
+#if defined(__CUDACC__)
+  const unsigned together = __match_any_sync(__activemask(), cell), before = together & ((1u << WD_THREAD % 32) - 1u);
+  const int first_lane = __ffs(together) - 1;
+  const int n = before == 0u ? WD_ATOMIC_ADD(cells + cell, __popc(together)) : 0;
+  return __shfl_sync(together, n, first_lane) + __popc(before);
+#else
+  return WD_ATOMIC_ADD(cells + cell, 1);
+#endif
+}
+
 // ---------------------------------------------------------------------------------------------- move
 
 WD_KERNEL(move)(float (*loc_x)[N_AGENTS], float (*loc_y)[N_AGENTS], float (*speed)[N_AGENTS],
@@ -58,7 +71,7 @@ WD_KERNEL(move)(float (*loc_x)[N_AGENTS], float (*loc_y)[N_AGENTS], float (*spee
     edge_hit_reward_penalty[env][agent] = hits_edge ? EDGE_HIT_PENALTY : 0.f;
     is_tagged[env][agent] = n_catches[env][agent] = 0;
     if (GRID_SEARCH)
-      rank_in_cell[env][agent] = WD_ATOMIC_ADD(&cell_count[env][cell_of(agent, in_game, after.x, after.y)], 1);
+      rank_in_cell[env][agent] = counted(cell_count[env], cell_of(agent, in_game, after.x, after.y));
     else
       show(positions[env][agent], features[env][agent], agent, after, agent_types[agent] == 1, in_game);
     if (agent == 0) _timestep_[env] += 1;
@@ -344,7 +357,7 @@ WD_KERNEL(start)(float (*loc_x)[N_AGENTS], float (*loc_y)[N_AGENTS], float (*spe
     speed[env][agent] = acceleration[env][agent] = edge_hit_reward_penalty[env][agent] = 0.f;
     still_in_the_game[env][agent] = 1;
     if (GRID_SEARCH)
-      rank_in_cell[env][agent] = WD_ATOMIC_ADD(&cell_count[env][cell_of(agent, true, first.x, first.y)], 1);
+      rank_in_cell[env][agent] = counted(cell_count[env], cell_of(agent, true, first.x, first.y));
     else
       show(positions[env][agent], features[env][agent], agent, first, agent_types[agent] == 1, true);
     if (agent == 0) {
