@@ -334,7 +334,7 @@ def copy_without(barrier, text, file, folder):
 
 @pytest.mark.gpu
 def test_barrier_missing_in_a_shipped_step_is_located(tmp_path):
-    """Rewards of Tag GridWorld are then given before the score."""
+    """Threads of Tag GridWorld then restart an environment without the others."""
     source = copy_without("WD_SYNC_ANY", SCORED, TagGridWorld.kernel_sources["cuda_c"], tmp_path / "tag_gridworld")
 
     class Unguarded(TagGridWorld):
@@ -342,7 +342,7 @@ def test_barrier_missing_in_a_shipped_step_is_located(tmp_path):
 
     found = first_of(Unguarded, n=4, num_taggers=100)
     assert found
-    assert (found.kernel, found.array) == ("step", "rewards")
+    assert (found.kernel, found.array) == ("step", "loc_x")
 
 
 @pytest.mark.gpu
