@@ -149,16 +149,34 @@ def compiler(request, monkeypatch):
     return request.param
 
 
-@pytest.fixture(autouse=True)
-def _quick_builds(request, monkeypatch):
-    """Build kernels quickly, not for speed.
+@pytest.fixture(autouse=True, scope="session")
+def shipped_optimisation():
+    """Build kernels quickly, not for speed, also in fixtures of modules.
 
-    This applies without a GPU, unless `as_shipped` is set.
+    This applies without a GPU. A C++ compiler takes half the time at -Og.
 
-    A C++ compiler takes half the time at -Og; tests on Numba have small blocks.
+    Yields:
+        The optimisation flag of kernels as they ship.
     """
-    if HAS_GPU or request.node.get_closest_marker("as_shipped"):
+    from warpdrive_min.backends import host
+
+    shipped = host.OPTIMISATION
+    with pytest.MonkeyPatch.context() as patch:
+        if not HAS_GPU:
+            patch.setattr(host, "OPTIMISATION", "-Og")
+        yield shipped
+
+
+@pytest.fixture(autouse=True)
+def _quick_builds(request, monkeypatch, shipped_optimisation):
+    """Build kernels as they ship if `as_shipped` is set.
+
+    Without it, and without a GPU, tests on Numba have small blocks.
+    """
+    if HAS_GPU:
         return
-    monkeypatch.setattr("warpdrive_min.backends.host.OPTIMISATION", "-Og")
+    if request.node.get_closest_marker("as_shipped"):
+        monkeypatch.setattr("warpdrive_min.backends.host.OPTIMISATION", shipped_optimisation)
+        return
     if hasattr(request.node, "callspec") and request.node.callspec.params.get("backend") == "numba":
         request.getfixturevalue("small_blocks")

@@ -41,6 +41,17 @@ def run_python(*words: object, cwd: Path | None = None, env: Mapping[str, str] =
     return done.stdout
 
 
+def quick_compiler(folder: Path) -> dict[str, str]:
+    """Return $CXX for a new process, whose kernels are built quickly, not for speed.
+
+    Its command is a script in ``folder``.
+    """
+    path = folder / "quick-c++"
+    path.write_text(f'#!/bin/sh\nexec {cuda_c.cpu_compiler() or "false"} "$@" -Og\n')
+    path.chmod(0o755)
+    return {"CXX": str(path)}
+
+
 def is_simulated(backend: str) -> bool:
     """Return true for Numba's simulator.
 

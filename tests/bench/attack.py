@@ -356,6 +356,7 @@ def main(folder: Path, n: int, numbers: Sequence[int], names: Sequence[str], *, 
         import torch
 
         import warpdrive_min.cli  # noqa: F401
+        from bench import publish  # noqa: F401
 
         torch.set_num_threads(1)  # threads do not live through a fork
     for name in names:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,9 +35,6 @@ class Crashing:
             os._exit(7)
         if method == "cuda":
             return {"seen": [torch.cuda.is_initialized(), torch.cuda._is_in_bad_fork()]}
-        if method == "sleep":
-            Path(arguments["file"]).write_text(str(os.getpid()))
-            time.sleep(120)
         if method == "raise":
             raise WorkerError("ZeroDivisionError", "planted" + arguments.get("more", ""))
         return {"pid": os.getpid(), **arguments}
@@ -47,6 +42,10 @@ class Crashing:
 
 def serve_crashing(connection):
     worker.serve(connection, Crashing())
+
+
+start_crashing = Copy(serve_crashing, preload=local.start.preload)
+"""Starts a server that crashes; the fork server, of all tests here, imports set-ups once."""
 
 
 def smoke_job(backend="cpu"):
@@ -59,14 +58,13 @@ def smoke_job(backend="cpu"):
 def as_on_a_gpu(monkeypatch):
     """Make the CPU pass for a GPU: each point starts a process."""
     monkeypatch.setattr(local, "is_on_gpu", lambda _: True)
-    monkeypatch.setattr(worker, "PROCESSES", multiprocessing.get_context("spawn"))
 
 
 def test_answers_come_from_another_process():
     """Each worker has its own process, which runs until released."""
     pids = set()
     for number in range(2):
-        with Copy(serve_crashing)() as one:
+        with start_crashing() as one:
             first, second = one.ask("add", a=number), one.ask("add", a=number + 1)
             assert (first["a"], second["a"], first["pid"]) == (number, number + 1, second["pid"])
             pids.add(first["pid"])
@@ -77,16 +75,16 @@ def test_answers_come_from_another_process():
 @pytest.mark.parametrize(("how", "told"), [("signal", "by signal 11"), ("exit", "with exit code 7")])
 def test_death_of_a_process_is_told(how, told):
     """A process's death is reported with signal or exit code."""
-    with Copy(serve_crashing)() as one, pytest.raises(WorkerError, match=f"died at {how} {told}") as caught:
+    with start_crashing() as one, pytest.raises(WorkerError, match=f"died at {how} {told}") as caught:
         one.ask(how)
     assert caught.value.kind == "Died"
-    with Copy(serve_crashing)() as other:
+    with start_crashing() as other:
         assert other.ask("add", a=1)["a"] == 1
 
 
 def test_error_of_an_answer_keeps_its_kind():
     """An exception's name and message reach the caller."""
-    with Copy(serve_crashing)() as one:
+    with start_crashing() as one:
         with pytest.raises(WorkerError, match=r"^ZeroDivisionError: planted$") as caught:
             one.ask("raise")
         assert caught.value.kind == "ZeroDivisionError"
@@ -103,7 +101,7 @@ def test_copies_have_touched_no_gpu():
 
     Otherwise none of them could use a GPU.
     """
-    with Copy(serve_crashing)() as one:
+    with start_crashing() as one:
         assert one.ask("cuda")["seen"] == [False, False]
 
 
@@ -126,19 +124,33 @@ def test_point_of_a_cpu_stays_in_this_process(monkeypatch):
 
 
 SLEEPER = """
+import os
 import sys
-from bench.process.worker import Copy
-from tests.bench.test_worker import serve_crashing
+from pathlib import Path
 
-Copy(serve_crashing)().ask("sleep", file=sys.argv[1])
+from bench.process import worker
+
+
+class Sleeping:
+    def ask(self, method):
+        Path(sys.argv[1]).write_text(str(os.getpid()))
+        time.sleep(120)
+
+
+def serve_sleeping(connection):
+    worker.serve(connection, Sleeping())
 """
+"""Module of a sweep whose process sleeps; without torch it starts soon."""
 
 
 def test_process_ends_with_the_sweep_that_started_it(tmp_path):
     """Killing a sweep frees the GPU for the next one."""
     file = tmp_path / "pid"
+    (tmp_path / "sleeper.py").write_text(SLEEPER)
+    start = "import sleeper; sleeper.worker.Copy(sleeper.serve_sleeping)().ask('sleep')"
+    paths = os.pathsep.join([str(ROOT), str(tmp_path)])
     sweep = subprocess.Popen(
-        [sys.executable, "-c", SLEEPER, str(file)], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}
+        [sys.executable, "-c", start, str(file)], cwd=ROOT, env={**os.environ, "PYTHONPATH": paths}
     )
     wait_for(lambda: file.exists() and bool(file.read_text()), "no process has started")
     sweep.kill()

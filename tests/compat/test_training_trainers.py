@@ -30,7 +30,7 @@ from tests.compat.builders import FOUR, N_ENVS, SMALL, THREADED, policy, setting
 from tests.compat.environments.towns.towns import Towns
 from tests.compat.environments.treaties.treaties import CUDATreaties
 from tests.compat.walkers import CUDAWalkers
-from tests.support import on_backends, run_python
+from tests.support import on_backends, quick_compiler, run_python
 from warpdrive_min.compat import scripts
 from warpdrive_min.compat.project import DEFAULT_CONFIGS
 from warpdrive_min.compat.trainers import run_config
@@ -104,7 +104,7 @@ def test_script_of_warpdrive_trains_unchanged(backend, tmp_path):
     """A script of WarpDrive trains unchanged in a new process."""
     path = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
     words = ("-m", "warpdrive_min.compat", SCRIPT, tmp_path, backend)
-    said = run_python(*words, cwd=tmp_path, PYTHONPATH=path, OMP_NUM_THREADS="1")
+    said = run_python(*words, cwd=tmp_path, PYTHONPATH=path, OMP_NUM_THREADS="1", **quick_compiler(tmp_path))
     assert said.splitlines() == [
         "tag_continuous 3 runner_240.state_dict tagger_240.state_dict",
         "tag_gridworld 3 shared_240.state_dict",

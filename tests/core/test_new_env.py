@@ -12,7 +12,7 @@ import typer
 from typer.testing import CliRunner
 
 import warpdrive_min
-from tests.support import run_python
+from tests.support import quick_compiler, run_python
 from warpdrive_min import cli
 from warpdrive_min.commands import new_env as command
 from warpdrive_min.commands.new_env import class_name, new_env, write_starter
@@ -46,7 +46,7 @@ def test_starter_passes_its_own_test(tmp_path):
     }
     words = ["-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", "lake_walk"]
     own = {"PYTHONPATH": str(ROOT), "NUMBA_ENABLE_CUDASIM": "0"}  # the simulator takes too long
-    assert "passed" in run_python(*words, cwd=tmp_path, **own)
+    assert "passed" in run_python(*words, cwd=tmp_path, **own, **quick_compiler(tmp_path))
 
 
 def test_starter_trains_as_its_page_says(tmp_path, monkeypatch):

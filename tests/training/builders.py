@@ -21,6 +21,7 @@ from envs import ENVS
 from tests.support import BACKENDS_HERE, is_simulated
 from warpdrive_min import BACKENDS, EnvWrapper
 from warpdrive_min.agreement.compare import differing
+from warpdrive_min.backends import host
 from warpdrive_min.errors import ConfigError
 from warpdrive_min.training.config import PolicyConfig, TrainerConfig
 from warpdrive_min.training.loop.arrays import SharedLayout
@@ -296,6 +297,12 @@ def differences(first, second) -> list[str]:
     """Return names of tensors that differ, or exist only once."""
     arrays = ({name: tensor.cpu() for name, tensor in each.items()} for each in (first, second))
     return sorted((first.keys() ^ second.keys()) | set(differing(*arrays)))
+
+
+def build_quickly() -> None:
+    """Build this program's kernels as the tests' own process does."""
+    if not torch.cuda.is_available():
+        host.OPTIMISATION = "-Og"
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -23,7 +23,7 @@ from torch import distributed
 
 from envs import CartPole
 from tests.support import by_night
-from tests.training.builders import make_trainer, surroundings_of_ranks  # noqa: F401  (a fixture)
+from tests.training.builders import build_quickly, make_trainer, surroundings_of_ranks  # noqa: F401  (a fixture)
 from warpdrive_min import backends
 from warpdrive_min.backends import pycuda_driver
 from warpdrive_min.backends.base import Availability
@@ -75,6 +75,7 @@ def training(folder: Path, name: str, policy: dict, backend: str = "host", **tra
 
 def main(task: str, folder: Path, backend: str = "host") -> None:
     """Do a task as a rank; write its result to ``folder``."""
+    build_quickly()
     n_threads = torch.get_num_threads()
     with process_group(backend) as world:
         found = TASKS[task](world, folder, backend) | {"threads": (n_threads, torch.get_num_threads())}
