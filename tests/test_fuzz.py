@@ -308,7 +308,7 @@ def record_is_wrong(drawn: list[Change]) -> bool:
     return drawn[0].token.text in WRONG_IN_RECORDS.get(place, ()) or is_nonsense(real_record(), drawn, TYPED_IN_RECORDS)
 
 
-@examples(80, 5000)
+@examples(40, 5000)
 def test_records_are_read_or_refused(n, tmp_path):
     """Impossible values in records and comparisons are refused."""
     file = tmp_path / "records.jsonl"
@@ -363,7 +363,7 @@ def words_of_reading(command: str, file: Path, out: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("command", READING)
-@examples(3, 1000)
+@examples(2, 1000)
 def test_commands_read_records_or_say_why_not(n, command, tmp_path, monkeypatch):
     """Commands read changed records or name the fault."""
     monkeypatch.chdir(tmp_path)
@@ -411,7 +411,7 @@ TYPED_IN_HEADERS = "iteration|env_steps|seconds|seed|best_return"
 WRONG_IN_HEADERS = {"iteration": ("-1", "-5", "0.5"), "env_steps": ("-1", "-5", "0.5"), "seed": ("-1", "-5", "0.5")}
 
 
-@examples(100, 4000)
+@examples(50, 4000)
 def test_headers_of_checkpoints_are_read_or_refused(n, trained, tmp_path):
     """Impossible values in a checkpoint's header are refused."""
     found = tmp_path / "checkpoint"
@@ -505,7 +505,7 @@ def test_commands_use_checkpoints_or_say_why_not(n, command, trained, tmp_path, 
     fuzz(n, changes(whole), check)
 
 
-@examples(80, 4000)
+@examples(40, 4000)
 def test_certificates_are_read_or_refused(n, trained, tmp_path):
     """Changed certificates are refused, unless re-hashed and valid."""
     file = tmp_path / certificate.NAME
@@ -775,7 +775,7 @@ def command_lines(options: list[str]) -> st.SearchStrategy[list[tuple[str, str]]
     COMMANDS,
     ids=[f"{'bench' if app is bench_cli.app else 'warpdrive_min'}-{n}" for app, n in COMMANDS],
 )
-@examples(4, 1000)
+@examples(2, 1000)
 def test_command_lines_work_or_say_why_not(n, app, name, trained, tmp_path, monkeypatch):
     """Commands with random options work or explain their error.
 

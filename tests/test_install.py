@@ -123,6 +123,7 @@ if find_spec("gymnasium"):
 """What an installed package is used for, in one process: its imports take seconds."""
 
 
+@pytest.mark.nightly
 def test_wheel_works_in_any_folder(installed):
     """An installed wheel trains, validates and reads records in any folder.
 

@@ -12,9 +12,6 @@ import nbformat  # noqa: E402  (after the skips)
 from tests import tutorial  # noqa: E402
 from tests.notebooks import PAGES, execute, notebook, printed  # noqa: E402
 
-BY_DAY = "reset_and_log"
-"""The quickest notebook; the others run by night."""
-
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_notebook_has_the_cells_of_its_page_and_a_plot(page):
@@ -28,10 +25,8 @@ def test_notebook_has_the_cells_of_its_page_and_a_plot(page):
     assert not any(output.output_type == "error" for output in outputs)
 
 
-@pytest.mark.parametrize(
-    "page",
-    [pytest.param(page, marks=[] if page.stem == BY_DAY else [pytest.mark.nightly], id=page.stem) for page in PAGES],
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_notebook_runs_and_prints_what_its_page_shows(page):
     """A notebook runs by itself, with the outputs of its page."""
     seen = printed(execute(notebook(page)))

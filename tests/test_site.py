@@ -18,8 +18,6 @@ pytest.importorskip("mkdocstrings", reason="builds the site")
 
 ROOT = Path(__file__).parents[1]
 PROBE = Path(__file__).with_name("site_probe.js")
-PAGES = ("index.html", "tutorials/training.html", "sweeps.html", "reference/training.html", "results/index.html")
-"""Pages opened by day: doors, code, wide tables, signatures, pictures."""
 
 
 def built(folder):
@@ -69,8 +67,8 @@ def check(folder, tmp_path, pages):
         assert found["height"] > 0
 
 
-def test_site_is_complete_and_works_in_a_browser(tmp_path):
-    """The site builds strictly, and some pages work in a browser.
+def test_site_is_complete(tmp_path):
+    """The site builds strictly.
 
     It has the public names and no broken link, requests nothing from elsewhere, and divides pages as GitHub does.
     """
@@ -81,8 +79,6 @@ def test_site_is_complete_and_works_in_a_browser(tmp_path):
     assert changed_pages(folder) == []
     ids = {each.get("id") for name, page in pages.items() if name.startswith("reference/") for _, each in page.elements}
     assert {name for name in warpdrive_min.__all__ if f"warpdrive_min.{name}" not in ids} == set()
-    if CHROMIUM is not None:
-        check(folder, tmp_path, PAGES)
 
 
 @pytest.mark.nightly

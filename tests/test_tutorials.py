@@ -59,8 +59,8 @@ def namespace(monkeypatch):
     return vars(module)
 
 
-LATE = [f"docs/tutorials/{name}.md" for name in ("training", "custom_environment_numba", "sampler")]
-"""Pages that take long, and whose subjects other tests check by day."""
+LATE = [f"docs/tutorials/{name}.md" for name in ("training", "custom_environment_numba", "sampler", "scaling_up")]
+"""Pages that take long, and whose subjects, or blocks, other tests check by day."""
 
 
 @pytest.mark.parametrize("name", [by_night(n) if n in LATE else n for n in pages_with_blocks(needs_gpu=False)])
@@ -133,10 +133,13 @@ def command(name, start):
 
 
 @pytest.mark.parametrize(
-    "backend", [by_night("numba") if is_simulated(*each.values) else each for each in BACKENDS_HERE]
+    "backend", [each if each.marks or each.values == ("cpu",) else by_night(*each.values) for each in BACKENDS_HERE]
 )
 def test_example_of_an_environment_is_valid(backend, folder):
-    """The example environment passes `validate` on each backend."""
+    """The example environment passes `validate` on each backend.
+
+    Without a GPU, compiled backends are nightly: other tests validate, train and measure on them by day.
+    """
     write_files("docs/authoring.md", folder)
     before = "NUMBA_ENABLE_CUDASIM=1 " if is_simulated(backend) else ""
     words = command("docs/authoring.md", f"{before}python -m warpdrive_min validate walk")
@@ -155,6 +158,7 @@ def test_example_of_an_environment_is_trained(folder):
     assert "mean return" in done.output
 
 
+@pytest.mark.nightly
 def test_example_of_an_environment_is_measured(folder, monkeypatch):
     """The page's command measures its environment on the CPU."""
     monkeypatch.delenv("NUMBA_ENABLE_CUDASIM", raising=False)  # times of the simulator would mean nothing

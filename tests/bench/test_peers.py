@@ -1088,6 +1088,7 @@ for iteration in range(int(args.total_timesteps) // n_steps):
 """
 
 
+@pytest.mark.nightly
 def test_cleanrl_is_repeated_and_its_difference_is_named(fakes):
     """The script runs unchanged; noise from iteration 2 on is found there."""
     fakes("cleanrl", {"cleanrl/ppo.py": CLEANRL_FAKE})

@@ -60,6 +60,7 @@ def shipped(records: list[Record]) -> str:
         return report.html(records, for_report(records))
 
 
+@pytest.mark.nightly
 def test_report_of_shipped_records_is_complete_and_small(records: list[Record], shipped: str) -> None:
     """Each record, of all its processes, is a row, and each figure has a table."""
     page = Page(shipped)
@@ -176,6 +177,7 @@ def test_report_command_writes_the_page_or_says_why_not(tmp_path: Path) -> None:
     assert list(out.parent.iterdir()) == [out]
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the PATH to open the page in")
 def test_report_works_in_a_browser(shipped: str, tmp_path: Path) -> None:
     """The page works in a browser without errors or requests.
@@ -218,6 +220,7 @@ def test_report_works_in_a_browser(shipped: str, tmp_path: Path) -> None:
     assert said["twice"] == [], "no two ticks of an axis have one name"
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the PATH to open the page in")
 def test_report_fits_wide_and_narrow_windows(shipped: str, tmp_path: Path) -> None:
     """Nothing is wider than the window, and no label of a figure is cut."""

@@ -40,6 +40,8 @@ TINY = Plan(sample_s=1e-4, n_samples=3, max_samples=3, warm_up_cap_s=0.0, n_star
 PRESETS: tuple[Preset, ...] = ("smoke", "default", "full", "paper")
 
 
+ELSEWHERE = ("time_to_solution", "startup", "learn")
+"""Cases that start processes or train to a threshold; `test_time_to_solution` and `test_learn` do so by day."""
 LATE_ON_NUMBA = [("many_steps", "tag_gridworld"), ("env_step", "rice")]
 
 
@@ -56,8 +58,8 @@ def smoke_points():
             points = points[:1] + [{**points[0], "backend": backend, "mode": "graph"} for backend in ON_GPU]
         for point in points:
             marks = [pytest.mark.gpu] if point["backend"] in ON_GPU else []
-            if case.name == "time_to_solution":
-                marks.append(pytest.mark.nightly)  # three processes that import torch, two of which train
+            if case.name in ELSEWHERE:
+                marks.append(pytest.mark.nightly)
             is_late = case.scope in ("rollout", "learn", "startup") or point.get("kept") == "last"
             is_late |= case.name == "neighbor_search" or (case.name, point.get("env")) in LATE_ON_NUMBA
             if point["backend"] == "numba" and is_late:

@@ -79,6 +79,7 @@ def test_distributed_training_gives_each_process_a_gpu(backend, tmp_path):
     assert last["shared"]["Current timestep"] == 80
 
 
+@pytest.mark.nightly
 def test_distributed_training_raises_what_a_process_raised(tmp_path):
     """A rank's error ends the call with its message.
 

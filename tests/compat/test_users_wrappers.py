@@ -27,6 +27,7 @@ from tests.compat.coins import (
     registrar,
 )
 from tests.compat.written_models import Gated
+from tests.support import by_day
 from warpdrive_min.compat import scaling
 from warpdrive_min.compat.environments import CartPole
 from warpdrive_min.errors import ConfigError
@@ -72,7 +73,7 @@ def arrays(wrapper):
     return {name: data.tensor(name).clone() for name in data.array_names()}
 
 
-@pytest.mark.parametrize("kind", WRAPPERS)
+@pytest.mark.parametrize("kind", by_day(WRAPPERS, ("warpdrive's", "by hand")))
 def test_environment_that_cannot_be_copied_trains_and_is_looked_at(kind, backend, tmp_path):
     """An environment that cannot be copied trains, and episodes are fetched.
 

@@ -55,6 +55,7 @@ def test_fork_without_torch_loses_no_threads():
     assert run_python("-c", NOTED.format("json")) == "False\n"
 
 
+@pytest.mark.nightly
 def test_process_that_only_forks_gives_its_children_all_threads():
     """Children of a declared fork server have all threads; theirs have one.
 

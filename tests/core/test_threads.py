@@ -96,6 +96,7 @@ print(len({frozenset(os.sched_getaffinity(int(task))) for task in os.listdir("/p
 
 
 @needs_host
+@pytest.mark.nightly
 @pytest.mark.skipif(cores.n_cores() < 2 or not Path("/proc/self/task").exists(), reason="needs two cores and Linux")
 def test_threads_use_the_places_of_openmp():
     """Torch's OpenMP pins the main thread; the other one gets its own core."""

@@ -249,6 +249,7 @@ def test_fault_is_caught(fault, write):
     assert message in result.detail
 
 
+@pytest.mark.nightly
 def test_step_of_numba_that_only_moves_if_seen_is_caught(write):
     """A Numba step that works only if ``is_observed`` is caught.
 

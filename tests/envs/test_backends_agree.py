@@ -56,7 +56,14 @@ MODES = {f"tag_continuous, {mode}": ("tag_continuous", config) for mode, config 
 STEPPED = SCENARIOS | {case: run for case, run in MODES.items() if run not in SCENARIOS.values()}
 
 
-@on_backends("case", STEPPED, numba=KINDS)
+FEWER = ("cartpole, pool", "rice", "rice, trade", "tag_continuous, full, exits", "tag_continuous, partial, stays")
+"""Nightly on a CPU: cases whose code other cases run, too."""
+STEPPED_ON_HOST = [case for case in STEPPED if case not in FEWER]
+STEPPED_ON_NUMBA = [case for case in KINDS if case != "tag_continuous, spread"]
+"""By day; `test_tag_spread` compares many agents then."""
+
+
+@on_backends("case", STEPPED, numba=STEPPED_ON_NUMBA, host=STEPPED_ON_HOST)
 def test_step_agrees_from_the_same_state(case, backend):
     """Each step from the same state gives the reference's arrays."""
     name, config = STEPPED[case]
@@ -69,6 +76,10 @@ def test_step_agrees_from_the_same_state(case, backend):
 
 FREE_ON_NUMBA = (*QUICK_KINDS, "cartpole", "tag_continuous")
 """Cases that run freely on Numba by day; for the others, slow to compile, single steps are compared then."""
+
+
+FEWER_RUN = ("cartpole, pool", "rice", "rice, trade", "tag_gridworld", "tag_continuous, cells")
+"""Nightly on a CPU: cases whose code other cases run freely, too."""
 
 
 @functools.cache
@@ -87,6 +98,7 @@ def oracles_run(case, n_envs, n_steps):
         for more in [
             [pytest.mark.as_shipped] * (not is_simulated(backend.values[0]) or case == "cartpole")
             + [pytest.mark.nightly] * (backend.values == ("numba",) and case not in FREE_ON_NUMBA)
+            + [pytest.mark.nightly] * (backend.values == ("host",) and case in FEWER_RUN)
         ]
     ],
 )
@@ -148,6 +160,7 @@ SHARED = ("tag_gridworld", "tag_gridworld, partial, pool", "tag_continuous, spre
     [*((case, None) for case in SCENARIOS), *((case, 3) for case in SHARED)],
     BACKENDS_HERE,
     numba=[*((case, None) for case in QUICK_KINDS), (SHARED[-1], 3)],
+    host=[*((case, None) for case in SCENARIOS if case not in FEWER), *((case, 3) for case in SHARED)],
 )
 def test_finished_episode_keeps_its_last_observation_and_shows_the_new_start(shared, backend):
     """A step with auto-reset equals a step and a reset.
@@ -194,7 +207,7 @@ def test_finished_episode_keeps_its_last_observation_and_shows_the_new_start(sha
     assert not got.tensor("_done_").any()
 
 
-@on_backends("case", SCENARIOS, numba=QUICK_KINDS)
+@on_backends("case", SCENARIOS, numba=QUICK_KINDS, host=[case for case in SCENARIOS if case not in FEWER])
 def test_same_seed_draws_the_same_actions_and_starts(case, backend):
     """Equal seeds draw the reference's actions and starts; others differ."""
     name, config = SCENARIOS[case]

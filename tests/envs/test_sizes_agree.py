@@ -114,9 +114,11 @@ OF_EACH = [f"random_{each}" for each in ("tag 0", "tag 8", "tag 40", "grid 0", "
 OF_EACH += [f"random_crowd {first}" for first in (1000, 1008, 1016)]
 """Lots of every draw: exact or not, one block or several."""
 ON_NUMBA = ("random_tag 0", "random_crowd 1000", "random_grid 80")
+ON_HOST = (*ON_NUMBA, "random_grid 0")
+"""Lots of each kernel; a lot compiles two or more."""
 
 
-@on_backends("lot", LOTS, numba=ON_NUMBA, host=OF_EACH, pycuda=OF_EACH)
+@on_backends("lot", LOTS, numba=ON_NUMBA, host=ON_HOST, pycuda=OF_EACH)
 def test_random_configs_agree(lot, backend):
     """Random configs agree with the reference."""
     (draw, seeds), few = LOTS[lot], is_simulated(backend)
@@ -150,7 +152,7 @@ MANY = {
 }
 
 
-@on_backends("case", MANY, numba=["5,000 agents in cells"])
+@on_backends("case", MANY, numba=["5,000 agents in cells"], host=["110 agents, 10 observed", "5,000 agents in cells"])
 def test_many_agents_agree(case, backend):
     """Kernels for more agents than a block's threads agree.
 
@@ -198,6 +200,9 @@ BLOCKS = [
 ]
 """Environment, full observation, agents and blocks."""
 BY_DAY = [run for run in BLOCKS if run[3] > 1 or run[2] in (5, 11)]
+OTHERS_BY_DAY = [("tag_gridworld", True, 1_000, 3), ("tag_gridworld", False, 100, 9), ("tag_continuous", False, 100, 3)]
+BLOCKS_ON_HOST = [run for run in BY_DAY if run not in OTHERS_BY_DAY]
+"""Without sizes whose kernels are those of other sizes on a CPU."""
 BLOCKS_ON_NUMBA = [
     *(("tag_gridworld", False, 5, 2), ("tag_gridworld", False, 60, 70)),
     *(("tag_continuous", False, 11, 3), ("tag_continuous", True, 70, 2)),
@@ -214,7 +219,7 @@ def run_of_blocks(name, full, n_agents, n_envs, n_steps, backend="cpu", blocks=N
     return free_run(name, config, backend, n_envs=n_envs, n_steps=n_steps, seed=4, exact=not is_grid, **options)[0]
 
 
-@on_backends("case", BLOCKS, numba=BLOCKS_ON_NUMBA, host=BY_DAY, pycuda=BY_DAY)
+@on_backends("case", BLOCKS, numba=BLOCKS_ON_NUMBA, host=BLOCKS_ON_HOST, pycuda=BY_DAY)
 def test_results_do_not_depend_on_the_number_of_blocks(case, backend):
     """Results do not depend on the number of blocks.
 

@@ -29,6 +29,7 @@ PROGRAM = "tests.training.test_exact_ranks"
 N_ENVS, N_STEPS, N_ITERATIONS = 8, 24, 3
 """Environments of all ranks, steps of a rollout, iterations."""
 MODEL = {"fc_dims": [12, 9], "activation": "tanh"}
+NORMALISED = {"normalize_observations": True}
 DEEP = {"fc_dims": [12, 9, 7], "activation": "relu"}
 A2C = {**builders.A2C, "model": MODEL}
 PPO = {**builders.PPO, "normalize_advantage": True, "target_kl": 0.05, "model": {**MODEL, "shared": False}}
@@ -37,8 +38,11 @@ RUNS = {
     "minibatches": ("cartpole", {**PPO, "normalize_rewards": True}),
     "layers": ("pendulum", {**A2C, "model": DEEP, "normalize_return": True}),
     "several agents": ("tag_continuous", {**PPO, "model": DEEP}),
-    "normalised": ("cartpole", {**PPO, "normalize_rewards": True, "model": {**MODEL, "normalize_observations": True}}),
-    "memory": ("cartpole", {**PPO, "model": {**MODEL, "type": "gru", "hidden_size": 5, "sequence_length": 6}}),
+    "normalised": ("cartpole", {**PPO, "normalize_rewards": True, "model": {**MODEL, **NORMALISED}}),
+    "memory": (
+        "cartpole",
+        {**PPO, "model": {**MODEL, **NORMALISED, "type": "gru", "hidden_size": 5, "sequence_length": 6}},
+    ),
     "critic": ("tag_continuous", {**A2C, "centralised_critic": MODEL}),
     "successes": ("tag_gridworld", {**PPO, "model": DEEP}),
     "replay": ("pendulum", {**builders.DDPG, "buffer_size": 500, "model": {"actor": MODEL, "critic": MODEL}}),
@@ -49,8 +53,8 @@ CONFIGS = {
     "tag_gridworld": {"num_taggers": 2, "grid_length": 3, "episode_length": 40},
 }
 TRAINERS = {"successes": {"neg_pos_env_ratio": 0.1}}
-LATE = ("layers", "several agents")
-"""Nightly: other runs share rows of such networks and agents, too."""
+LATE = ("one pass", "layers", "several agents", "normalised")
+"""Nightly: other runs share rows of such updates, networks, agents and moments, too."""
 
 
 def trained(name: str, backend: str, folder: Path, world: World) -> dict:
@@ -88,6 +92,7 @@ def trained(name: str, backend: str, folder: Path, world: World) -> dict:
 
 def main(folder: Path, backend: str, *names: str) -> None:
     """Train runs as a rank; write its results to ``folder``."""
+    builders.build_quickly()
     with process_group(backend) as world:
         found = {name: trained(name, backend, folder, world) for name in names}
     torch.save(found, folder / f"{world.rank}.pt")

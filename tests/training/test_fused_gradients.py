@@ -27,7 +27,8 @@ SHARED = [
     A2C._replace(sizes=(0, 64, 64), choices=(2,), n_agents=70, has_one_row=True),
 ]
 CASES = [
-    *SHARED,
+    *SHARED[:2],
+    by_night(SHARED[2]),
     *(by_night(each._replace(is_dealt=not each.is_dealt)) for each in SHARED),
     *(
         pytest.param(

@@ -60,8 +60,15 @@ BY_CPU = [(name, {}) for name, _ in ALGORITHMS if name != "DDPG"]
 BY_CPU += [("PPO", {"shared": False, "activation": "relu"}), ("PPO, continuous", {"learn_log_std": False})]
 ON_GPU = [*ALGORITHMS[:3], ("PPO, normalised members", {}), ("PPO, members of several agents", {})]
 """The others are nightly on a GPU: each compiles for seconds."""
-SLOW = ("A2C, members", "PPO, members", "PPO, members of several agents", "PPO, normalised members")
-"""Nightly in Triton's interpreter."""
+SLOW = (
+    "two policies",
+    "centralised critic",
+    "A2C, members",
+    "PPO, members",
+    "PPO, members of several agents",
+    "PPO, normalised members",
+)
+"""Nightly in Triton's interpreter; the first two train by C++ by day."""
 IN_ONE_PASS = {"A2C", "PPO", "two policies", *POPULATIONS} - {"PPO, continuous members"}
 """Small networks of discrete actions, with no stored outputs before gradients."""
 GATHERED = {"PPO, normalised members", "PPO, continuous members"}

@@ -411,6 +411,7 @@ def test_ddpg_refuses(part, tmp_path):
         make_run(("pendulum", CLASSIC, {"shared": {**DDPG, "model": networks}}), basedir=tmp_path)
 
 
+@pytest.mark.nightly
 def test_memory_model_knows_sequences():
     """The memory model's probes have enough environments for sequences.
 
