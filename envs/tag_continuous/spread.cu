@@ -288,9 +288,7 @@ WD_KERNEL(observe)(const float (*positions)[N_AGENTS][2], const float (*features
           const Seen self = agents.seen(slot);
           float* const entries = USE_FULL_OBSERVATION ? target[slot] : rows[team][row];
 #pragma unroll 4
-          for (int turn = 0; turn < (SLOTS + PARTS - 1) / PARTS; ++turn) {
-            const int rank = turn * PARTS + part;
-            if (rank >= SLOTS) continue;
+          for (int rank = part; rank < SLOTS; rank += PARTS) {
             const int other = USE_FULL_OBSERVATION ? rank + (rank >= slot) : neighbours[team][slot - first][rank];
             write_neighbour(agents, self, slot, other, entries + rank, SLOTS);
           }
