@@ -50,7 +50,7 @@ class Starts(NamedTuple):
 
 
 class Cells(NamedTuple):
-    """Agents sorted by grid cell: counts, starts of cells, and what others observe by slot.
+    """Agents sorted by grid cell: counts, starts of cells, and what others observe.
 
     ``features`` ``[env, slot, feature]`` are an agent's values in one row, and its id. ``rank_in_cell`` is by agent.
     """

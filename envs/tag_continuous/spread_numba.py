@@ -147,7 +147,7 @@ def build(c: Any) -> dict[str, Any]:
         restarted: int32,
         n_envs: int32,
     ):
-        """Write the first slot of each cell, and reset the counts to 0; each thread handles a run of cells."""
+        """Write the first slot of each cell, and reset the counts to 0."""
         sums = cuda.shared.array(threads, int32)
         env, thread = cuda.blockIdx.x // blocks_per_env, cuda.threadIdx.x
         if restarted == 0 or restarts[env] != 0:

@@ -82,7 +82,7 @@ def test_kernels_with_a_policy_have_fewer_blocks():
     [(5, 100, 105, 1), (5, 2_000, 105, 2), (5, 6_143, 105, 6), (5, 6_144, 105, None), (11, 2_000, 495, None)],
 )
 def test_few_small_environments_share_a_block_of_one_warp(n_agents, n_envs, n_entries, envs_per_block):
-    """No block of one warp has more than 32 agents or environments of many observation entries."""
+    """Blocks of one warp have up to 32 agents, and few observation entries."""
     want = envs_per_block and LaunchShape(32, envs_per_block)
     assert LaunchShape.of_warps(n_agents, n_envs, n_entries) == want
     assert LaunchShape.of_warps(1, n_envs, 4) is None

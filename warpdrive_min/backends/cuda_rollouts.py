@@ -181,7 +181,7 @@ class _Rollout:
         return [f"reinterpret_cast<{pointer}>({each})" for each in (self._at(ACTIONS), kept)]
 
     def _step_with_drawn(self, is_observed: str) -> list[str]:
-        """Return the step, and the copy of its drawn actions unless their draw stores them.
+        """Return the step, and the copy of its drawn actions if it needs one.
 
         The copy is after the step if that may write them.
         """
