@@ -554,7 +554,8 @@ class Comparison(_Line):
 def merged(records: Iterable[Record]) -> list[Record]:
     """Return records, those of one point that a run measured alone as one.
 
-    It has the samples of all processes, and the fields of the newest one, if possible one that watched the device.
+    It has the samples of all processes, and the fields of the newest one, if possible one that watched the device. If
+    the processes of a point ran on several cards, those of the card with most of them count.
     """
 
     def process(record: Record) -> Any:
@@ -564,14 +565,14 @@ def merged(records: Iterable[Record]) -> list[Record]:
         return (
             record.run_id,
             machine.kind(record.machine),
-            record.card,
             record.case,
             frozenset(record.point.items()),
             *code,
         )
 
     found = []
-    for same in groups_of(records, process).values():
+    for of_cards in groups_of(records, process).values():
+        same = max(reversed(groups_of(of_cards, lambda record: record.card).values()), key=len)
         if len(same) == 1:
             found += same
             continue

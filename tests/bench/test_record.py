@@ -248,3 +248,20 @@ def test_processes_of_one_run_are_one_plain_record():
     assert rate.value == pytest.approx(1e8, rel=0.01)
     assert rate.low < 1e8 < rate.high
     assert five[0].figure("env_steps_per_s").kind == "samples"
+
+
+def test_a_point_counts_on_the_card_with_most_of_its_processes():
+    """If several cards have equally many processes, the newest one counts."""
+
+    def on(card, n):
+        measured = {
+            "samples_ns": [10.0],
+            "process": [0],
+            "threads": None,
+            "machine": {**plain_record().machine, "gpu_uuid_hash": card},
+        }
+        return [plain_record(**measured) for _ in range(n)]
+
+    for counts, card in (([3, 2], "a"), ([1, 4], "b"), ([2, 2], "b")):
+        (point,) = merged([each for name, n in zip("ab", counts, strict=True) for each in on(name, n)])
+        assert (point.card, point.n) == (card, max(counts))
