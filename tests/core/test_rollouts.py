@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -191,6 +192,9 @@ def test_actions_that_a_step_may_write_are_those_of_the_step():
     entries = {"ENTRIES_sampled_actions": 1, "ENTRIES_rewards": 1, "ENTRIES_draws": 1}
     drawn = generate_rollout(CLIPPING, {**SHAPE, **FLAGS, **entries}, "env.cu")
     assert drawn.index("wd_one_step(") < drawn.index("WD_TAKE_BACK(int, sampled_actions")
+    of_two = {"N_TYPES": 2, "CATEGORIES": [3, 3]}
+    several = generate_rollout(CLIPPING, {**SHAPE, **FLAGS, **entries, **of_two}, "env.cu")
+    assert re.search(r"WD_TAKE_BACK\(int, sampled_actions[^;]*;\s*WD_SYNC\(\);", several), "before the next draw"
     fixed = generate_rollout(CLIPPING.replace("int (*s", "const int (*s"), {**SHAPE, **FLAGS, **entries}, "env.cu")
     row = "reinterpret_cast<wd_action*>(sampled_actions + static_cast<long long>(wd_step) * n_envs)"
     assert fixed.index(row) < fixed.index("wd_one_step(")

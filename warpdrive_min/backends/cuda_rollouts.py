@@ -153,7 +153,7 @@ class _Rollout:
 
     def _begin(self) -> list[str]:
         """Return the code before the first step, without the barrier after it."""
-        return ["wd_supply wd_words = {};"] if self._draws() else []
+        return ["wd_supply wd_supplied = {};"] if self._draws() else []
 
     def _end(self) -> list[str]:
         """Return the code after the last step."""
@@ -165,7 +165,7 @@ class _Rollout:
         keep = [*self._complete(Constants.REWARDS), *self._copy_flags()]
         if not self._draws():
             return [*self._take_step(is_observed), *keep, *(["WD_SYNC();"] if keep else [])]
-        given = ["wd_words", *self._drawn("wd_action*"), "wd_step", self._at("draws"), "seed", "stream", "n_envs"]
+        given = ["wd_supplied", *self._drawn("wd_action*"), "wd_step", self._at("draws"), "seed", "stream", "n_envs"]
         draw = f"wd_draw_actions({', '.join(given)});"
         return [draw, "WD_SYNC();", *self._step_with_drawn(is_observed), *keep]
 
@@ -183,11 +183,12 @@ class _Rollout:
     def _step_with_drawn(self, is_observed: str) -> list[str]:
         """Return the step, and the copy of its drawn actions if it needs one.
 
-        The copy is after the step if that may write them.
+        The copy is after the step if that may write them, and before the next draw, which shares threads' entries in
+        another way if an agent has several types.
         """
         row, step = self._complete(ACTIONS), self._take_step(is_observed)
         if self._may_write_actions:
-            return [*step, *row]
+            return [*step, *row, *(["WD_SYNC();"] if row and self._constants["N_TYPES"] != 1 else [])]
         return step if self._constants["N_TYPES"] == 1 else [*row, *step]
 
     def _take_back(self, names: Iterable[str]) -> list[str]:
@@ -319,7 +320,7 @@ class _WithPolicy(_Rollout):
     def _body(self) -> list[str]:
         written = self._at(Constants.OBSERVATIONS)
         seen = f"reinterpret_cast<const float*>({written.replace('wd_step + 1', 'wd_step')})"
-        drawn = ["wd_words", "wd_step", self._at("draws"), "seed", "stream", "impossible", *self._drawn("int*")]
+        drawn = ["wd_supplied", "wd_step", self._at("draws"), "seed", "stream", "impossible", *self._drawn("int*")]
         given = [seen, "weights", *drawn, *map(self._at, POLICY_OUTPUTS), "n_envs"]
         act = [f"wd_act(policy, {', '.join(given)});", "WD_SYNC();"]
         keep = self._complete(Constants.OBSERVATIONS, *([] if self._constants["RECORDS"] else [Constants.REWARDS]))
