@@ -172,7 +172,7 @@ class LaunchShape:
         Args:
             n_agents: Agents.
             n_envs: Environments.
-            n_entries: Observation entries of an environment, which the warp writes.
+            n_entries: Observation entries of an environment.
 
         Returns:
             None if there are too many environments, agents or entries.

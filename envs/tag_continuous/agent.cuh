@@ -10,7 +10,7 @@ constexpr int ROUNDS = (N_OBSERVED + SLOTS - 1) / SLOTS;
 // Squared distance larger than any neighbour's.
 constexpr float TOO_FAR = 1e35f;
 
-// Position farther than TOO_FAR from all agents.
+// A coordinate from which squared distances to all agents are larger than TOO_FAR.
 constexpr float AWAY = 1e18f;
 
 struct Agent {

@@ -10,8 +10,8 @@
 #define WD_METHOD __device__ __forceinline__  // of a struct
 #define WD_ENTRY(name) extern "C" __global__ void __launch_bounds__(THREADS, WD_BLOCKS_AT_ONCE) name
 // Large blocks: limit registers so that a multiprocessor runs 1,024 threads. Others: 0 leaves the choice to the compiler;
-// a 1 allows more registers, and so fewer threads. Blocks of one warp of several agents are few, and registers let each load
-// ahead.
+// a 1 allows more registers, and so fewer threads. Blocks of one warp with several agents: few run at a time, and registers
+// let each load ahead.
 #define WD_BLOCKS_AT_ONCE \
   (BLOCKS_PER_ENV == 1 && THREADS >= 256 ? 1024 / THREADS : THREADS == 32 && N_AGENTS > 1 ? 1 : 0)
 #define WD_SHARED __shared__
@@ -191,11 +191,12 @@ static inline int wd_list_set(const Flag* flags, int first, int end, int* list) 
 
 #if defined(__CUDACC__)
 
-// Loads of a thread at a time. In blocks of several warps, others work while one waits, and registers decide on their number.
+// Loads of a thread at a time. In blocks of several warps others work while one waits, and registers limit how many run.
 constexpr int WD_LOADS = THREADS == 32 ? 8 : 1;
 
 // Moves a thread's items: from `first` on every STRIDE-th one below MOST. It loads up to LOADS before it stores them, so that
-// it waits for all at once. Items beyond the last one are loaded as this one. All threads of a warp must call it.
+// it waits for all at once. Items beyond `last` are loaded as this one, and may be passed to `store`. All threads of a warp must
+// call it.
 template <int MOST, int STRIDE, int LOADS = WD_LOADS, class Load, class Store>
 WD_FN void wd_move(const int first, const int last, const Load load, const Store store) {
   if constexpr (LOADS == 1 || MOST <= STRIDE) {

@@ -26,7 +26,7 @@ WD_FN unsigned wd_word(const wd_words words, const int index) {
   return index & 2 ? high : low;
 }
 
-// The next word of a thread's draws and its index, the first one's after the counted draws.
+// A thread's latest block of words, and the index of its next word.
 struct wd_supply {
   wd_words words;
   unsigned next;
@@ -56,7 +56,7 @@ WD_FN wd_words wd_philox(unsigned step, unsigned env, unsigned agent, unsigned s
   return words;
 }
 
-// Takes the next word of an agent. A thread computes four at a time, those of its last call if it `keeps` them.
+// Takes the next word of an agent. A thread computes four at a time; if it `keeps` those of its last call, only every fourth time.
 WD_FN unsigned wd_take(wd_supply& supply, const bool keeps, const int env, const int agent, const int stream,
                        const int* const seed) {
   const unsigned word = supply.next++;
