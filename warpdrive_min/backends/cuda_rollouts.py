@@ -3,7 +3,7 @@
 A block owns its environments, so it does not wait for other blocks between steps. ``step`` becomes a device function
 named by `STEP_FUNCTION`; an argument tells it whether its observations are read. Constants give the entries per
 environment of arrays with rows of environments (`entries_constant`). On a GPU, written arrays stay in shared memory
-during the rollout. So do rows of steps until they are complete, because a step may read what it wrote.
+during the rollout. Of arrays with a row per step, those that a step may read again stay there until it has ended.
 """
 
 from __future__ import annotations
@@ -172,24 +172,28 @@ class _Rollout:
     # -------------------------------------------------------------- shared by both kernels
 
     def _drawn(self, pointer: str) -> list[str]:
-        """Return both destinations of drawn actions: the step's argument, and their row.
-
-        Several types of an agent would be stored to addresses apart: these are copied to the row later.
-        """
-        is_complete = ACTIONS in self._by_step and not self._may_write_actions and self._constants["N_TYPES"] == 1
-        kept = self._row(ACTIONS) if is_complete else self._at(ACTIONS)
+        """Return both destinations of drawn actions, which may be the same."""
+        kept = self._row(ACTIONS) if self._draw_fills_row else self._at(ACTIONS)
         return [f"reinterpret_cast<{pointer}>({each})" for each in (self._at(ACTIONS), kept)]
+
+    @property
+    def _draw_fills_row(self) -> bool:
+        """True if drawn actions are stored at once to their row.
+
+        Several types of an agent would be stored to addresses apart: these are copied, as is what the step may write.
+        """
+        return ACTIONS in self._by_step and not self._may_write_actions and self._constants["N_TYPES"] == 1
 
     def _step_with_drawn(self, is_observed: str) -> list[str]:
         """Return the step, and the copy of its drawn actions if it needs one.
 
-        The copy is after the step if that may write them, and before the next draw, which shares threads' entries in
-        another way if an agent has several types.
+        The copy is after the step if that may write them. With several types it must then end before the next draw, as
+        a thread draws other entries than it copies.
         """
         row, step = self._complete(ACTIONS), self._take_step(is_observed)
         if self._may_write_actions:
             return [*step, *row, *(["WD_SYNC();"] if row and self._constants["N_TYPES"] != 1 else [])]
-        return step if self._constants["N_TYPES"] == 1 else [*row, *step]
+        return step if self._draw_fills_row else [*row, *step]
 
     def _take_back(self, names: Iterable[str]) -> list[str]:
         near = [(*self._near[name][:3], self._row(name)) for name in names if name in self._near]
