@@ -558,7 +558,7 @@ def merged(records: Iterable[Record]) -> list[Record]:
     the processes of a point ran on several cards, those of the card with most of them count.
     """
 
-    def process(record: Record) -> Any:
+    def measured(record: Record) -> Any:
         if record.taken != ALONE or not record.is_evidence or not record.process or "samples_s" in record.notes:
             return id(record)
         code = record.git.get("sha"), record.git.get("diff_hash"), record.case_version, record.mode, record.threads
@@ -571,7 +571,7 @@ def merged(records: Iterable[Record]) -> list[Record]:
         )
 
     found = []
-    for of_cards in groups_of(records, process).values():
+    for of_cards in groups_of(records, measured).values():
         same = max(reversed(groups_of(of_cards, lambda record: record.card).values()), key=len)
         if len(same) == 1:
             found += same
