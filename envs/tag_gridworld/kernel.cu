@@ -123,7 +123,9 @@ WD_FN void observe(const Game& game, int n_envs, bool all, bool any, const int* 
           if (N_ROWS > 1 && self >= 0 && self < N_AGENTS) rows[self][column] = 1.f;
         };
         const int env = WD_FIRST_ENV + local;
-        if (of.is_end)  // a choice of the array would load both addresses from the parameters in every step
+        // A choice of the array would load both addresses from the parameters in every step. A distance between them would
+        // be wrong, as one of them may be in shared memory.
+        if (of.is_end)
           write(ends[env]);
         else
           write(observations[env]);

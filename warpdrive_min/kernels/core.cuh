@@ -28,8 +28,8 @@
 #define WD_ATOMIC_ADD(address, value) atomicAdd(address, value)
 #define WD_ATOMIC_MIN(address, value) atomicMin(address, value)
 
-// With WD_DELAY, a seed, `debug` delays warps at random: at the start of a kernel, before a loop over items and after barriers
-// of the block.
+// With WD_DELAY, a seed, `debug` delays warps at random: at the start of a kernel, before a loop over items and after
+// barriers of the block.
 #if defined(WD_DELAY)
 WD_FN void wd_delay(const int place) {
   unsigned hash = WD_DELAY * 0x9E3779B9u ^ blockIdx.x * 0x85EBCA6Bu ^ (threadIdx.x / 32u + 32u * place) * 0xC2B2AE35u;
@@ -195,8 +195,8 @@ static inline int wd_list_set(const Flag* flags, int first, int end, int* list) 
 constexpr int WD_LOADS = THREADS == 32 ? 8 : 1;
 
 // Moves a thread's items: from `first` on every STRIDE-th one below MOST. It loads up to LOADS before it stores them, so that
-// it waits for all at once. Items beyond `last` are loaded as this one, and may be passed to `store`. All threads of a warp must
-// call it.
+// it waits for all at once. Items beyond `last` are loaded as this one, and may be passed to `store`. All threads of a warp
+// must call it.
 template <int MOST, int STRIDE, int LOADS = WD_LOADS, class Load, class Store>
 WD_FN void wd_move(const int first, const int last, const Load load, const Store store) {
   if constexpr (LOADS == 1 || MOST <= STRIDE) {

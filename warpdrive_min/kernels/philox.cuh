@@ -56,7 +56,7 @@ WD_FN wd_words wd_philox(unsigned step, unsigned env, unsigned agent, unsigned s
   return words;
 }
 
-// Takes the next word of an agent. A thread computes four at a time; if it `keeps` those of its last call, only every fourth time.
+// Takes the next word of an agent. Four are computed at a time, in each call unless the thread `keeps` those of the last one.
 WD_FN unsigned wd_take(wd_supply& supply, const bool keeps, const int env, const int agent, const int stream,
                        const int* const seed) {
   const unsigned word = supply.next++;

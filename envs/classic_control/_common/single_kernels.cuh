@@ -261,7 +261,8 @@ WD_KERNEL(rollout)(float (*state)[N_AGENTS][N_STATE], Action (*sampled_actions)[
   Action action = 0;
   WD_SYNC();  // before overwriting the state that others start from
   long long row = env;
-  // Bytes from `observations`. Without this the compiler loads the array's address in every step, and the warp waits.
+  // Bytes from `observations`; both are in global memory. Without this the compiler loads the array's address in every step,
+  // and the warp waits.
   long long to_final = reinterpret_cast<char*>(final_observations) - reinterpret_cast<char*>(observations);
   asm("" : "+l"(to_final));
   float* const ended = KEEP_ALL ? nullptr : final_observations[env][0];
