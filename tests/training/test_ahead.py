@@ -32,6 +32,7 @@ from warpdrive_min.training.config import BEST_EPISODES, RunConfig
 from warpdrive_min.training.models.fully_connected import FullyConnected
 from warpdrive_min.training.paths import ahead, early, planned, table
 from warpdrive_min.training.paths.cuda_c import matrix_units
+from warpdrive_min.training.paths.facts import Facts
 from warpdrive_min.training.paths.triton.launch import compiled_ahead, launch, rehearsal
 from warpdrive_min.training.trainer import Trainer
 
@@ -146,6 +147,7 @@ def test_only_training_on_a_gpu_starts_early(words, started, monkeypatch, nothin
     """`train` starts what its words name; it leaves wrong words to the command."""
     calls = []
     monkeypatch.setattr(GpuBackend, "start", lambda _, index: calls.append(f"GPU {index}"))
+    monkeypatch.setattr(GpuBackend, "most_shared_bytes", lambda *_: Facts().shared_bytes)
     monkeypatch.setattr(CudaProgram, "build", lambda self, index: calls.append((index, self.source.name)))
     monkeypatch.setattr(
         PyCudaBackend, "build", lambda _, _source, given, index: calls.append((index, kernel_of(given) or "step"))
@@ -191,10 +193,14 @@ class OnGpu(Backend):
         """Keep a kernel."""
         self.made.append((source, dict(constants)))
 
+    def most_shared_bytes(self, index=None):
+        """Return those of an H100."""
+        return Facts().shared_bytes
+
     def program(self, source, constants, shared_bytes):
         """Keep a program, which compiles nothing."""
         self.made.append((source, constants, shared_bytes))
-        return SimpleNamespace(load=lambda: None)
+        return SimpleNamespace(load=lambda: None, build=lambda index: None)
 
 
 @pytest.mark.parametrize(("name", "which"), [("cartpole", ""), ("cartpole", "ppo"), ("acrobot", "ppo")])
@@ -206,7 +212,8 @@ def test_early_kernel_is_that_of_the_trainer(name, which, value_clip, monkeypatc
     config["trainer"] |= {"num_envs": 2, "train_batch_size": 8}
     config, backend, before = RunConfig.from_dict(config), OnGpu(), OnGpu()
     env, chosen = ENVS[name](), config.trainer.precision
-    planned._network(config, env).programs(config, env, before)
+    for build in planned._network(config, env).builds(config, env, before):
+        build(0)
     monkeypatch.setattr(matrix_units, "processors", lambda _: 132)
     monkeypatch.setattr(matrix_units, "present", lambda _: chosen)
 

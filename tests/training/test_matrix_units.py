@@ -29,22 +29,26 @@ CASES = [
 ]
 EMULATED = [CASES[0]._replace(sizes=(4, 32, 64), n_rows=40), *CASES[1:]]
 """The same with fewer products."""
+MOST_BYTES = Facts().shared_bytes
 
 
+@pytest.mark.parametrize("shared_bytes", [by_night(0), MOST_BYTES])
 @pytest.mark.parametrize("case", [EMULATED[2], *map(by_night, EMULATED[:2]), by_night(EMULATED[3])], ids=str)
-def test_warps_of_fibres_find_the_gradients_of_float64(case, monkeypatch):
+def test_warps_of_fibres_find_the_gradients_of_float64(case, shared_bytes, monkeypatch):
     """Lanes simulated by fibres, with products in words, find the gradients."""
     n_warps, n_blocks = 2, 2
     monkeypatch.setattr("warpdrive_min.training.paths.constants.WARPS", n_warps)
     data = Data(case, torch.device("cpu"))
     sizes = Sizes(*case.sizes, sum(case.choices), len(case.choices), case.is_shared)
     given = {"is_tanh": case.activation == "tanh", "is_tf32": case.precision == "tf32", "is_masked": case.is_masked}
-    constants = learning_constants(sizes, data.space, data.rule().clipping, n_agents=case.n_agents, **given)
+    of_agents = {"shared_bytes": shared_bytes, "n_agents": case.n_agents}
+    constants = learning_constants(sizes, data.space, data.rule().clipping, **of_agents, **given)
+    assert constants["IN_PARTS"] is (shared_bytes > 0 and case.precision == "fp32")
     kernels = BACKENDS["host"].compile(Path(__file__).with_name("learn.cu"), constants)
     n, rollout = data.vector.numel(), data.rollout
     partial, room = (
         torch.zeros(n_blocks, n + N_TERMS),
-        torch.full((n_blocks, sizes.n_bytes(learns=True) // 4), torch.nan),
+        torch.full((n_blocks, constants["SHARED_BYTES"] // 4), torch.nan),
     )
     gradient, terms, values = torch.zeros(n), torch.zeros(N_TERMS), rollout["old_values"].clone()
     optional = {
@@ -112,7 +116,7 @@ def test_a_gpu_evaluates_the_network(case, of_value, precision):
 def test_kernels_compile_for_a_gpu():
     """The kernels compile without a GPU, for one with matrix units."""
     space, sizes = ActionSpace((2,), 1), Sizes(4, 64, 64, 2, 1, False)
-    given = {"is_tanh": True, "is_tf32": True, "is_masked": False}
+    given = {"is_tanh": True, "is_tf32": True, "is_masked": False, "shared_bytes": MOST_BYTES}
     constants = learning_constants(sizes, space, Clipping(True, None), n_agents=1, **given)
     forward = sizes.constants(learns=False, is_tanh=True, is_tf32=False)
     for name, of in {"learn.cu": constants, "evaluate.cu": forward}.items():

@@ -290,9 +290,12 @@ class Backend(abc.ABC):
         """
         raise BackendUnavailable(f"backend {self.name!r}: must run on a GPU to make programs; use pycuda or numba")
 
-    @property
-    def most_shared_bytes(self) -> int:
-        """Most shared memory of a block, bytes; 0 on a CPU."""
+    def most_shared_bytes(self, index: int | None = None) -> int:
+        """Return the most shared memory of a block, bytes; 0 on a CPU.
+
+        Args:
+            index: Number of the GPU, which needs no torch; None: torch's current GPU.
+        """
         return 0
 
     def require(self) -> Backend:

@@ -79,10 +79,9 @@ class GpuBackend(Backend):
         """Return kernels in CUDA C for torch's current GPU, launched by the driver alone."""
         return CudaProgram(source, constants, shared_bytes)
 
-    @property
-    def most_shared_bytes(self) -> int:
-        """Most shared memory of a block on torch's current GPU, bytes."""
-        return properties(torch.cuda.current_device()).most_shared_bytes
+    def most_shared_bytes(self, index: int | None = None) -> int:
+        """Return the most shared memory of a block, bytes."""
+        return properties(torch.cuda.current_device() if index is None else index).most_shared_bytes
 
 
 def gpu_availability() -> Availability:

@@ -166,24 +166,28 @@ WD_FN void learn_network(const Part part, float* const shared, const float* cons
       zero(d_h2);
 #pragma unroll
       for (int o = 0; o < TO; ++o) {
-        const float4 w = wd_load<float4>(shared + AT_W3R + (o * (T2 / 2) + n / 2) * 128 + 4 * lane);
+        const Weights w = weights(shared + AT_W3R + (o * (T2 / 2) + n / 2) * 128 + 4 * lane);
         const Left a = left(d_out[o][0], d_out[o][1], d_out[o][2], d_out[o][3]);
-        multiply(d_h2, a, n % 2 ? right(w.z, w.w) : right(w.x, w.y));
+        multiply(d_h2, a, w.half(n % 2));
       }
 #pragma unroll
       for (int e = 0; e < 4; ++e) z[n][e] = d_h2[e] * slope(z[n][e]);
     }
-    float h1[T1 / 2][2][4];  // in order T: 16 units of both tiles of 8 rows
+    float d_z1[T1 / 2][2][4], h1[T1 / 2][2][4];  // in order T: 16 units of both tiles of 8 rows
+#pragma unroll
+    for (int i = 0; i < T1 / 2; ++i) zero(d_z1[i][0]), zero(d_z1[i][1]);
+#pragma unroll
+    for (int k = 0; k < T2; ++k) {
+      const Right b[2] = {right(z[k][0], z[k][1]), right(z[k][2], z[k][3])};
+#pragma unroll
+      for (int i = 0; i < T1 / 2; ++i) {
+        const Left a = weights(shared + AT_W2B + (i * T2 + k) * 128 + 4 * lane).all;
+        multiply(d_z1[i][0], a, b[0]);
+        multiply(d_z1[i][1], a, b[1]);
+      }
+    }
 #pragma unroll
     for (int i = 0; i < T1 / 2; ++i) {  // layer 1
-      float d_z1[2][4];
-      zero(d_z1[0]), zero(d_z1[1]);
-#pragma unroll
-      for (int k = 0; k < T2; ++k) {
-        const Left a = left(wd_load<float4>(shared + AT_W2B + (i * T2 + k) * 128 + 4 * lane));
-        multiply(d_z1[0], a, right(z[k][0], z[k][1]));
-        multiply(d_z1[1], a, right(z[k][2], z[k][3]));
-      }
       Left a[2];
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
@@ -191,13 +195,13 @@ WD_FN void learn_network(const Part part, float* const shared, const float* cons
 #pragma unroll
         for (int k = 0; k < KF; ++k) {
           const float* const row = x + (g + 8 * r) * SX + 8 * k + t;
-          const Left w = left(wd_load<float4>(shared + AT_W1T + (i * KF + k) * 128 + 4 * lane));
+          const Left w = weights(shared + AT_W1T + (i * KF + k) * 128 + 4 * lane).all;
           multiply(h1[i][r], w, right(row[0], row[4]));
         }
         activate(h1[i][r]);
 #pragma unroll
-        for (int e = 0; e < 4; ++e) d_z1[r][e] *= slope(h1[i][r][e]);
-        a[r] = left(d_z1[r]);
+        for (int e = 0; e < 4; ++e) d_z1[i][r][e] *= slope(h1[i][r][e]);
+        a[r] = left(d_z1[i][r]);
       }
 #pragma unroll
       for (int k = 0; k < KF; ++k) {
@@ -218,7 +222,7 @@ WD_FN void learn_network(const Part part, float* const shared, const float* cons
         zero(d_z2);
 #pragma unroll
         for (int o = 0; o < TO; ++o) {
-          const Left w = left(wd_load<float4>(shared + AT_W3T + (o * (T2 / 2) + j) * 128 + 4 * lane));
+          const Left w = weights(shared + AT_W3T + (o * (T2 / 2) + j) * 128 + 4 * lane).all;
           multiply(d_z2, w, right(d_out[o][r], d_out[o][r + 2]));
         }
 #pragma unroll

@@ -3,7 +3,8 @@
 // A warp takes 16 rows at a time through everything. Warps share only the weights, so there is no barrier of the block.
 //
 // Constants that come before this header: N_SEEN; HIDDEN1, HIDDEN2; N_OUTPUTS; IS_SHARED, if the value is a further output
-// on the same hidden layers; IS_TANH; TF32; WARPS of a block; LEARNS, if the pass goes back too; if so, N_TYPES of actions.
+// on the same hidden layers; IS_TANH; TF32; WARPS of a block; LEARNS, if the pass goes back too; if so, N_TYPES of actions;
+// IN_PARTS, if it cuts weights into two factors of TF32 once for all rows, and stores the second ones behind all first ones.
 #pragma once
 
 #include "tiles.cuh"
@@ -18,10 +19,27 @@ constexpr int N_NUMBERS = LEARNS ? (5 + N_TYPES) * ROWS : 0;  // besides x
 constexpr int OF_W1 = U1 * 8 * KF, OF_W2 = U1 * U2, OF_W3 = 8 * TO * U2;
 constexpr int AT_W1R = 0, AT_W2F = AT_W1R + OF_W1, AT_W3F = AT_W2F + OF_W2, AT_B2 = AT_W3F + OF_W3, AT_B3 = AT_B2 + T2 * 16;
 constexpr int AT_W1T = AT_B3 + 8 * TO, AT_W2B = AT_W1T + OF_W1, AT_W3R = AT_W2B + OF_W2, AT_W3T = AT_W3R + OF_W3;
-constexpr int AT_WARPS = LEARNS ? AT_W3T + OF_W3 : AT_W1T;
+constexpr int N_WEIGHTS = LEARNS ? AT_W3T + OF_W3 : AT_W1T;
+constexpr int OF_LOW = IN_PARTS ? N_WEIGHTS : 0, AT_WARPS = N_WEIGHTS + OF_LOW;
 // What a warp has behind them: h2 and numbers of rows if it learns, two stages of x, outputs.
 constexpr int OF_X = LEARNS ? ROWS * U2 : 0, OF_NUMBERS = OF_X + 2 * ROWS * SX, OF_OUT = OF_NUMBERS + 2 * N_NUMBERS;
 constexpr int WARP_FLOATS = OF_OUT + ROWS * SO;
+
+// Four weights, for one left factor or two right ones.
+struct Weights {
+  Left all;
+
+  WD_METHOD Right half(const int n) const {
+    return {{all.high[2 * n], all.high[2 * n + 1]}, {all.low[2 * n], all.low[2 * n + 1]}};
+  }
+};
+WD_FN Weights weights(const float* const at) {
+  const float4 w = wd_load<float4>(at);
+  if (OF_LOW == 0) return {left(w)};
+  const float4 low = wd_load<float4>(at + OF_LOW);
+  return {{{wd_bits(w.x), wd_bits(w.y), wd_bits(w.z), wd_bits(w.w)},
+           {wd_bits(low.x), wd_bits(low.y), wd_bits(low.z), wd_bits(low.w)}}};
+}
 
 struct Layers {  // the value's output is `v3` and `c3`
   const float *w1, *b1, *w2, *b2, *w3, *b3, *v3, *c3;
@@ -48,7 +66,12 @@ WD_FN void load_weights(const Part part, float* const shared, const Layers& of) 
     return part.has_value && out == part.value_column() ? factor(of.v3[unit]) : 0.f;
   };
   const auto put = [&](const int to, const float a, const float b, const float c, const float d) {
-    wd_store<float4>(shared + to, make_float4(a, b, c, d));
+    if (OF_LOW == 0) return wd_store<float4>(shared + to, make_float4(a, b, c, d));
+    const Left w = left(a, b, c, d);
+    const auto store = [&](float* const at, const unsigned (&x)[4]) {
+      wd_store<float4>(at, make_float4(wd_float(x[0]), wd_float(x[1]), wd_float(x[2]), wd_float(x[3])));
+    };
+    store(shared + to, w.high), store(shared + to + OF_LOW, w.low);
   };
 #pragma unroll 1
   for (int n = me; n < U1 * 2 * KF; n += BY) {  // four numbers each
@@ -78,7 +101,7 @@ WD_FN void load_weights(const Part part, float* const shared, const Layers& of) 
   for (int n = me; n < T2 * 4; n += BY) {
     const int unit = n / 4 * 8 + n % 4 * 2;
     const float x = unit < HIDDEN2 ? of.b2[unit] : 0.f, y = unit + 1 < HIDDEN2 ? of.b2[unit + 1] : 0.f;
-    put(AT_B2 + 4 * n, x, y, x, y);
+    wd_store<float4>(shared + AT_B2 + 4 * n, make_float4(x, y, x, y));
   }
 #pragma unroll 1
   for (int n = me; n < 8 * TO; n += BY)
@@ -98,12 +121,12 @@ WD_FN void forward(const float* const shared, const float* const x, float* const
     zero(h1[2 * i]), zero(h1[2 * i + 1]);
 #pragma unroll
     for (int k = 0; k < KF; ++k) {
-      const float4 w = wd_load<float4>(shared + AT_W1R + (i * KF + k) * 128 + 4 * lane);
+      const Weights w = weights(shared + AT_W1R + (i * KF + k) * 128 + 4 * lane);
       const float* const upper = x + g * SX + 8 * k + t;
       const float* const lower = upper + 8 * SX;
       const Left a = left(upper[0], lower[0], upper[4], lower[4]);
-      multiply(h1[2 * i], a, right(w.x, w.y));
-      multiply(h1[2 * i + 1], a, right(w.z, w.w));
+      multiply(h1[2 * i], a, w.half(0));
+      multiply(h1[2 * i + 1], a, w.half(1));
     }
     activate(h1[2 * i]), activate(h1[2 * i + 1]);
   }
@@ -117,9 +140,9 @@ WD_FN void forward(const float* const shared, const float* const x, float* const
     const Left a0 = left(h1[2 * q]), a1 = left(h1[2 * q + 1]);
 #pragma unroll
     for (int n = 0; n < T2; ++n) {
-      const float4 w = wd_load<float4>(shared + AT_W2F + (n * (T1 / 2) + q) * 128 + 4 * lane);
-      multiply(z[n], a0, right(w.x, w.y));
-      multiply(z[n], a1, right(w.z, w.w));
+      const Weights w = weights(shared + AT_W2F + (n * (T1 / 2) + q) * 128 + 4 * lane);
+      multiply(z[n], a0, w.half(0));
+      multiply(z[n], a1, w.half(1));
     }
   }
   float out[TO][2][4];
@@ -131,8 +154,8 @@ WD_FN void forward(const float* const shared, const float* const x, float* const
     const Left a = left(z[n]);
 #pragma unroll
     for (int o = 0; o < TO; ++o) {
-      const float4 w = wd_load<float4>(shared + AT_W3F + (o * (T2 / 2) + n / 2) * 128 + 4 * lane);
-      multiply(out[o][n % 2], a, n % 2 ? right(w.z, w.w) : right(w.x, w.y));
+      const Weights w = weights(shared + AT_W3F + (o * (T2 / 2) + n / 2) * 128 + 4 * lane);
+      multiply(out[o][n % 2], a, w.half(n % 2));
     }
     const float4 both = make_float4(z[n][0], z[n][2], z[n][1], z[n][3]);  // of rows g and g + 8
     if (LEARNS) wd_store<float4>(h2 + (swizzled(g, 4 * t) ^ 16 * (n % 2)) + n / 2 * 32, both);

@@ -155,7 +155,7 @@ class PolicyGroup:
         given = {
             "device": device.type,
             "backend": arrays.backend,
-            **({"shared_bytes": get(arrays.backend).most_shared_bytes} if device.type == "cuda" else {}),
+            **({"shared_bytes": get(arrays.backend).most_shared_bytes()} if device.type == "cuda" else {}),
             **wishes,
             "is_exact": self.exact is not None,
             "fused": getattr(config.model, "fused", None),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from warpdrive_min.function_manager import KERNELS
 from warpdrive_min.training.paths.facts import Facts, Layers, rule
@@ -48,17 +48,21 @@ class Sizes(NamedTuple):
         first, second, features, outputs = self._tiles
         return 2 * first * second + 2 * first * features + 2 * second * outputs + second + 2 * outputs + N_TERMS
 
-    def n_bytes(self, *, learns: bool) -> int:
+    def n_bytes(self, *, learns: bool, in_parts: bool = False) -> int:
         """Return the shared memory of a block, bytes; the kernels check it."""
         first, second, features, outputs = self._tiles
         weights, rows = 64 * first * (features + second), 2 * ROWS * (8 * features + 4) + ROWS * (8 * outputs + 4)
         if not learns:
             return 4 * (weights + 64 * second * outputs + 16 * second + 8 * outputs + WARPS * rows)
-        weights = 2 * weights + 192 * second * outputs + 16 * second + 8 * outputs
+        weights = (1 + in_parts) * (2 * weights + 192 * second * outputs + 16 * second + 8 * outputs)
         in_loop = weights + WARPS * (8 * ROWS * second + 2 * ROWS * (5 + self.n_types) + rows)
         return 4 * max(in_loop, (WARPS + 1) // 2 * self.n_sums * 32)
 
-    def constants(self, *, learns: bool, is_tanh: bool, is_tf32: bool) -> dict[str, Constant]:
+    def in_parts(self, shared_bytes: int, *, is_tf32: bool) -> bool:
+        """True if shared memory has room for weights in two parts, for float32."""
+        return not is_tf32 and self.n_bytes(learns=True, in_parts=True) <= shared_bytes
+
+    def constants(self, *, learns: bool, is_tanh: bool, is_tf32: bool, in_parts: bool = False) -> dict[str, Constant]:
         """Return the constants of `perceptron_tiles.cuh` and `core.cuh`."""
         return {
             **self.layers(is_tanh=is_tanh, is_tf32=is_tf32),
@@ -66,7 +70,8 @@ class Sizes(NamedTuple):
             "IS_SHARED": self.is_shared,
             "LEARNS": learns,
             "WARPS": WARPS,
-            "SHARED_BYTES": self.n_bytes(learns=learns),
+            "IN_PARTS": in_parts,
+            "SHARED_BYTES": self.n_bytes(learns=learns, in_parts=in_parts),
             "N_AGENTS": 1,
             **constants_of_launch(WARPS),
         }
@@ -106,9 +111,9 @@ def fits(facts: Facts) -> str | None:
     return None
 
 
-def learning_program(backend: Backend, sizes: Sizes, constants: Mapping[str, Constant]) -> Program:
+def learning_program(backend: Backend, constants: Mapping[str, Constant]) -> Program:
     """Return the kernels of `learn.cu`."""
-    return backend.program(KERNELS / "learn.cu", constants, {"learn": sizes.n_bytes(learns=True)})
+    return backend.program(KERNELS / "learn.cu", constants, {"learn": cast("int", constants["SHARED_BYTES"])})
 
 
 def evaluation_program(backend: Backend, sizes: Sizes, **given: bool) -> Program:
@@ -127,11 +132,20 @@ class Clipping(NamedTuple):
 
 
 def learning_constants(
-    sizes: Sizes, space: ActionSpace, clipping: Clipping, *, n_agents: int, is_masked: bool, **given: bool
+    sizes: Sizes,
+    space: ActionSpace,
+    clipping: Clipping,
+    *,
+    shared_bytes: int,
+    n_agents: int,
+    is_masked: bool,
+    is_tanh: bool,
+    is_tf32: bool,
 ) -> dict[str, Constant]:
-    """Return the constants of `learn.cuh`."""
-    of_loss = constants_of_loss(space, clipping, is_masked=is_masked)
-    return {**sizes.constants(learns=True, **given), **of_loss, "N_AGENTS": n_agents}
+    """Return the constants of `learn.cuh`, for a GPU with some shared memory."""
+    in_parts = sizes.in_parts(shared_bytes, is_tf32=is_tf32)
+    of_layers = sizes.constants(learns=True, is_tanh=is_tanh, is_tf32=is_tf32, in_parts=in_parts)
+    return {**of_layers, **constants_of_loss(space, clipping, is_masked=is_masked), "N_AGENTS": n_agents}
 
 
 def constants_of_loss(space: ActionSpace, clipping: Clipping, *, is_masked: bool) -> dict[str, Constant]:

@@ -37,8 +37,8 @@ def builds(config: RunConfig, env: Environment, backend: Backend) -> list[Build]
     if config.trainer.exact:
         return []
     network = _network(config, env)
-    programs = [] if network is None else network.programs(config, env, backend)
-    return [*(each.build for each in programs), *(each.build for each in _plans(config, env, backend, network))]
+    of_network = [] if network is None else network.builds(config, env, backend)
+    return [*of_network, *(each.build for each in _plans(config, env, backend, network))]
 
 
 class _Network(NamedTuple):
@@ -49,20 +49,37 @@ class _Network(NamedTuple):
     is_tanh: bool
     is_tf32: bool
 
-    def programs(self, config: RunConfig, env: Environment, backend: Backend) -> list[Program]:
-        """Return the kernels of learning and of values."""
+    def builds(self, config: RunConfig, env: Environment, backend: Backend) -> list[Build]:
+        """Return functions that compile the kernels of learning and of values."""
+        return [
+            lambda index: self.learning(config, env, backend, backend.most_shared_bytes(index)).build(index),
+            lambda index: self.values(backend).build(index),
+        ]
+
+    def learning(self, config: RunConfig, env: Environment, backend: Backend, shared_bytes: int) -> Program:
+        """Return the kernels of learning, for a GPU with some shared memory of a block."""
         (policy,) = config.policy.values()
         is_clipped = policy.algorithm == "PPO"
-        clipping = constants.Clipping(is_clipped, policy.value_clip if is_clipped else None)
-        given = {"is_tanh": self.is_tanh, "is_tf32": self.is_tf32}
-        of_agents: dict[str, Any] = {"n_agents": len(env.action_space), "is_masked": env.masks_actions}
-        sizes = constants.Sizes.of(self.layers, self.space.n_types)
-        of_kernel = constants.learning_constants(sizes, self.space, clipping, **given, **of_agents)
-        of_value = sizes._replace(n_outputs=1, n_types=1, is_shared=False)
-        return [
-            constants.learning_program(backend, sizes, of_kernel),
-            constants.evaluation_program(backend, of_value, **given),
-        ]
+        of_kernel = constants.learning_constants(
+            self._sizes,
+            self.space,
+            constants.Clipping(is_clipped, policy.value_clip if is_clipped else None),
+            shared_bytes=shared_bytes,
+            n_agents=len(env.action_space),
+            is_masked=env.masks_actions,
+            is_tanh=self.is_tanh,
+            is_tf32=self.is_tf32,
+        )
+        return constants.learning_program(backend, of_kernel)
+
+    def values(self, backend: Backend) -> Program:
+        """Return the kernel that evaluates the value network."""
+        sizes = self._sizes._replace(n_outputs=1, n_types=1, is_shared=False)
+        return constants.evaluation_program(backend, sizes, is_tanh=self.is_tanh, is_tf32=self.is_tf32)
+
+    @property
+    def _sizes(self) -> constants.Sizes:
+        return constants.Sizes.of(self.layers, self.space.n_types)
 
     @property
     def policy(self) -> Perceptron:

@@ -112,12 +112,20 @@ class Learning(OnePass):
         is_shared = network.policy[0] is network.value[0]
         sizes = Sizes(**network.sizes, n_types=space.n_types, is_shared=is_shared)
         is_masked = rollout["masks"] is not None
-        given = {"is_tanh": network.is_tanh, "is_tf32": precision == "tf32", "is_masked": is_masked}
-        of_kernel = learning_constants(sizes, space, rule.clipping, n_agents=n_agents, **given)
+        of_kernel = learning_constants(
+            sizes,
+            space,
+            rule.clipping,
+            shared_bytes=backend.most_shared_bytes(),
+            n_agents=n_agents,
+            is_masked=is_masked,
+            is_tanh=network.is_tanh,
+            is_tf32=precision == "tf32",
+        )
         is_apart = not is_shared and n_rows <= ROWS_APART and rollout["advantages"] is not None
         at_once = processors(device) // (1 + is_apart)
         super().__init__(
-            learning_program(backend, sizes, of_kernel),
+            learning_program(backend, of_kernel),
             learned,
             places(network, parameters),
             n_blocks=min(-(-n_rows // LEAST_ROWS), -(-at_once // n_members)),
