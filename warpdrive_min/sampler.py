@@ -91,11 +91,11 @@ class ActionArray:
 class Flags(NamedTuple):
     """Compile-time options of the kernel for discrete actions."""
 
-    logits: bool
-    masked: bool
-    argmax: bool
-    log_prob: bool
-    entropy: bool
+    logits: bool = False
+    masked: bool = False
+    argmax: bool = False
+    log_prob: bool = False
+    entropy: bool = False
 
 
 class NoiseFlags(NamedTuple):
@@ -361,12 +361,7 @@ class CUDASampler:
         """
         array = self._seeded(action_name)
         if array.categories:
-            rows = torch.ones(
-                (data_manager.n_envs, array.n_agents, sum(array.categories)),
-                device=data_manager.device,
-                dtype=torch.float32,
-            )
-            return self.bound(data_manager, rows, action_name)
+            return self._prepare(data_manager, array, "draw_uniform", Flags(), {})
         low, high = torch.from_numpy(finite_bounds(spaces)).to(data_manager.device)
         return self.bound_uniform(data_manager, low, high, action_name)
 
@@ -520,6 +515,7 @@ class CUDASampler:
                 manager.load(core_sources("sample"), constants)
                 counts: list[KernelCall] = [("count", {})] if is_spread and not flags.argmax else []
                 manager.define_sequence("draw", [("sample", {}), *counts])
+                manager.define_sequence("draw_uniform", [("uniform_choices", {}), *counts])
             else:
                 manager.load(core_sources("noise"), constants)
             self._managers[key] = manager

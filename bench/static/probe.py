@@ -364,6 +364,7 @@ def sampling(program: Mapping[str, Any], backend: str, trace: Trace) -> Iterator
             "probabilities": partial(sampler.sample, data, values),
             "logits": partial(sampler.sample, data, values, logits=True, **of_draw),
             "argmax": partial(sampler.sample, data, values, use_argmax=True),
+            "uniform": sampler.bound_random(data, ()),
         }
     if program.get("more") and categories:
         for logits in (False, True):

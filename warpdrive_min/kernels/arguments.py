@@ -111,6 +111,15 @@ class Choices(NamedTuple):
     stream: int32
 
 
+class UniformChoices(NamedTuple):
+    """Arguments of ``uniform_choices``: a draw of discrete actions from equal weights."""
+
+    actions: int32[:, :, :]
+    draws: int32[:]
+    seed: int32[:]
+    stream: int32
+
+
 class Rows(NamedTuple):
     """Arguments of ``reset_rows``: an array to restore, and its source."""
 

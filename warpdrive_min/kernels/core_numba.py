@@ -274,6 +274,14 @@ def _library_cos(x):
 
 
 @cuda.jit(device=True)
+def choice(word, n):
+    """Return one of n choices, uniformly, as the sampler from equal weights."""
+    if n == 2:  # the same, without a conversion
+        return int32(uint32(word) >> uint32(31))
+    return min(int32(uniform(word) * float32(n)), int32(n - 1))
+
+
+@cuda.jit(device=True)
 def between(least, most, weight):
     """Return a weighted mean that cannot overflow; not contracted.
 

@@ -189,6 +189,12 @@ struct wd_drawn_words {
 // In [0, 1): the upper 24 bits, so that 1 cannot be reached by rounding.
 WD_FN float wd_uniform(const unsigned word) { return static_cast<float>(word >> 8) * (1.f / 16777216.f); }
 
+// One of n choices, uniformly: the sampler's draw from equal weights.
+WD_FN int wd_choice(const unsigned word, const int n) {
+  if (n == 2) return static_cast<int>(word >> 31);  // the same, without a conversion
+  return wd_min(static_cast<int>(wd_uniform(word) * static_cast<float>(n)), n - 1);
+}
+
 // An integer in [0, n), each with a probability within 2^-32 of 1 / n.
 WD_FN int wd_below(const unsigned word, const int n) {
   return static_cast<int>((static_cast<unsigned long long>(word) * static_cast<unsigned>(n)) >> 32);

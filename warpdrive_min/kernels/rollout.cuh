@@ -10,11 +10,7 @@
 
 typedef int wd_action;
 
-// One of the choices, uniformly: the sampler's draw from equal weights.
-WD_FN wd_action wd_chosen(const unsigned word, const int, const int type) {
-  if (CATEGORIES[type] == 2) return static_cast<int>(word >> 31);  // the same, without a conversion
-  return wd_min(static_cast<int>(wd_uniform(word) * static_cast<float>(CATEGORIES[type])), CATEGORIES[type] - 1);
-}
+WD_FN wd_action wd_chosen(const unsigned word, const int, const int type) { return wd_choice(word, CATEGORIES[type]); }
 
 #else
 

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import cuda, float32, int32, uint32
+from numba import cuda, uint32
 
-from warpdrive_min.kernels.core_numba import between, philox, split, uniform, word
+from warpdrive_min.kernels.core_numba import between, choice, philox, split, uniform, word
 from warpdrive_min.kernels.noise_numba import number
 
 
@@ -33,11 +33,8 @@ def drawing(c: Any) -> Draw:
 
         @cuda.jit(device=True)
         def choose(word, agent, action_type):
-            """Return one of the choices, uniformly, as the sampler from equal weights."""
-            n = categories[action_type]
-            if n == 2:  # the same, without a conversion
-                return int32(uint32(word) >> uint32(31))
-            return min(int32(uniform(word) * float32(n)), int32(n - 1))
+            """Return one of the choices."""
+            return choice(word, categories[action_type])
 
     else:
         low, high = (np.array(each, np.float32).reshape(n_agents, n_types) for each in (c.LOW, c.HIGH))

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from numba import cuda, float32, int32, uint32
 
-from warpdrive_min.kernels.arguments import Choices
-from warpdrive_min.kernels.core_numba import exp, log, natural, philox, split, uniform, word
+from warpdrive_min.kernels.arguments import Choices, UniformChoices
+from warpdrive_min.kernels.core_numba import choice, exp, log, natural, philox, split, uniform, word
+from warpdrive_min.kernels.noise_numba import number
 
 TILE_FLOATS = 8192
 """Floats of a tile, 32 KB.
@@ -21,7 +22,7 @@ Shared memory then has room for seven blocks on a multiprocessor of an H200.
 
 
 def build(c: Any) -> dict[str, Any]:
-    """Return the kernels ``sample`` and ``count``.
+    """Return the kernels ``sample``, ``uniform_choices`` and ``count``.
 
     Raises:
         ValueError: A row of categories does not fit a tile.
@@ -153,9 +154,28 @@ def build(c: Any) -> dict[str, Any]:
                 given.draws[first_env + local] += 1
 
     @cuda.jit
+    def uniform_choices(given: UniformChoices, n_envs: int32) -> None:
+        first_env = natural(cuda.blockIdx.x // BLOCKS_PER_ENV * ENVS_PER_BLOCK)
+        n_block_envs = min(ENVS_PER_BLOCK, n_envs - first_env)
+        first_row = cuda.blockIdx.x % BLOCKS_PER_ENV * SHARE
+        for row in range(first_row + cuda.threadIdx.x, min(first_row + SHARE, n_block_envs * N_AGENTS), THREADS):
+            env, agent = place(first_env, natural(row))
+            words = (uint32(0), uint32(0), uint32(0), uint32(0))
+            for action_type in range(N_TYPES):
+                index = number(given.draws[env], N_TYPES, action_type)
+                if action_type == 0 or index & uint32(3) == 0:
+                    words = philox(index >> uint32(2), env, agent, given.stream, given.seed[0], given.seed[1])
+                drawn = choice(word(words, index & uint32(3)), CATEGORIES[action_type])
+                given.actions[env, agent, action_type] = drawn
+        cuda.syncthreads()
+        if BLOCKS_PER_ENV == 1:
+            for local in range(cuda.threadIdx.x, n_block_envs, THREADS):
+                given.draws[first_env + local] += 1
+
+    @cuda.jit
     def count(draws: int32[:], n_envs: int32) -> None:
         """Count a draw, after all blocks of an environment read the count."""
         if cuda.threadIdx.x == 0 and cuda.blockIdx.x % BLOCKS_PER_ENV == 0:
             draws[cuda.blockIdx.x // BLOCKS_PER_ENV] += 1
 
-    return {"sample": sample, "count": count}
+    return {"sample": sample, "uniform_choices": uniform_choices, "count": count}

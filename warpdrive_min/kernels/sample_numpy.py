@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from warpdrive_min import rng
 from warpdrive_min.kernels import maths_numpy
-from warpdrive_min.kernels.arguments import Choices
+from warpdrive_min.kernels.arguments import Choices, UniformChoices
 
 FloatArray = NDArray[np.float32]
 IntArray = NDArray[np.int32]
@@ -20,7 +20,7 @@ SMALLEST, LARGEST = np.finfo(np.float32).tiny, np.finfo(np.float32).max
 
 
 def build(c: Any) -> dict[str, Callable[..., None]]:
-    """Return the kernel ``sample``."""
+    """Return the kernels ``sample`` and ``uniform_choices``."""
     words = _Words(c.N_AGENTS)
     sizes = [int(size) for size in c.CATEGORIES]
     forbidden = MINUS_INFINITY if c.LOGITS else np.float32(0)  # has weight 0
@@ -61,7 +61,14 @@ def build(c: Any) -> dict[str, Callable[..., None]]:
         if not c.ARGMAX:
             given.draws[...] += 1
 
-    return {"sample": sample}
+    def uniform_choices(given: UniformChoices, n_envs: int) -> None:
+        for action_type, size in enumerate(sizes):
+            word = given.draws.view(np.uint32) * np.uint32(c.N_TYPES) + np.uint32(action_type)
+            weight = rng.uniform(words.select(word, given.stream, given.seed))
+            given.actions[..., action_type] = np.minimum(weight * np.float32(size), np.float32(size - 1))
+        given.draws[...] += 1
+
+    return {"sample": sample, "uniform_choices": uniform_choices}
 
 
 class _Words:
