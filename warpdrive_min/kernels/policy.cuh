@@ -16,9 +16,10 @@ constexpr bool HAS_CRITIC = HAS_VALUE && !IS_SHARED;                      // a n
 #include "perceptron_lane.cuh"
 #include "perceptron_warp.cuh"
 
-// Three small blocks on a multiprocessor: fewer warps would wait for the matrix units' results.
+// Small blocks on a multiprocessor: fewer warps would wait for the matrix units' results. Two parts of factors take more
+// registers.
 #undef WD_ENTRY
-#define WD_ENTRY(name) extern "C" __global__ void __launch_bounds__(THREADS, THREADS <= 128 ? 3 : 1) name
+#define WD_ENTRY(name) extern "C" __global__ void __launch_bounds__(THREADS, THREADS > 128 ? 1 : TF32 ? 4 : 3) name
 
 constexpr int VALUE_COLUMN = IS_SHARED ? N_CATEGORIES : 8 * wd_tiles(N_HEAD);
 // Rows are padded by a pair, so that neighbours start in different banks.
