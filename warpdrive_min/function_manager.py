@@ -78,6 +78,8 @@ Almost two for each of the four schedulers of a multiprocessor.
 """
 FEW_ENTRIES: Final = 128
 """Most observation entries of an environment that shares a block of one warp."""
+TILE_ROWS: Final = 16
+"""Rows of a tile on matrix units; most agents of a block of one warp with a policy."""
 FEW_ENVS_OF_A_POLICY: Final = 16 * MULTIPROCESSORS
 """Up to this number of one-agent environments with a policy, a warp takes 16, else 32."""
 SPREAD_THREADS: Final = 256
@@ -164,7 +166,7 @@ class LaunchShape:
         return cls(threads=packed if n_agents == 1 else PACKED_THREADS, envs_per_block=packed)
 
     @classmethod
-    def of_warps(cls, n_agents: int, n_envs: int, n_entries: int) -> LaunchShape | None:
+    def of_warps(cls, n_agents: int, n_envs: int, n_entries: int, most_rows: int = 32) -> LaunchShape | None:
         """Choose blocks of one warp for steps of few small environments on a GPU.
 
         Such a block synchronises in a few cycles.
@@ -173,12 +175,13 @@ class LaunchShape:
             n_agents: Agents.
             n_envs: Environments.
             n_entries: Observation entries of an environment.
+            most_rows: Most agents of a block.
 
         Returns:
             None if there are too many environments, agents or entries.
         """
         packed = n_envs // FILLING_WARPS + 1
-        is_small = n_agents > 1 and packed * n_agents <= 32 and n_entries <= FEW_ENTRIES
+        is_small = n_agents > 1 and packed * n_agents <= most_rows and n_entries <= FEW_ENTRIES
         return cls(threads=32, envs_per_block=packed) if is_small else None
 
     @classmethod

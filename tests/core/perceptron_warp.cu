@@ -21,5 +21,5 @@ static float wd_reciprocal(const float x) { return 1.f / x; }
 #include "perceptron_warp.cuh"
 
 __global__ void evaluate(const float* weights, float (*in)[ROW], float (*out)[ROW]) {
-  wd_evaluate<N_OUTPUTS, ROW, ROW>(weights, in, out, threadIdx.x);
+  wd_evaluate<N_OUTPUTS, ROW, ROW, 32, SIDE_BY_SIDE>(weights, in, out, threadIdx.x);
 }

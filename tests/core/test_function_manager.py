@@ -10,7 +10,7 @@ from tests.environments import FILL
 from tests.support import BACKENDS_HERE, OTHER_BACKENDS, managers, on_every_backend, on_every_other_backend, push
 from warpdrive_min import CUDADataManager, CUDAFunctionFeed, CUDAFunctionManager
 from warpdrive_min.errors import BindingError, CompileError, ConfigError, DataError
-from warpdrive_min.function_manager import FILLING_BLOCKS_OF_A_POLICY, LaunchShape
+from warpdrive_min.function_manager import FILLING_BLOCKS_OF_A_POLICY, TILE_ROWS, LaunchShape
 
 
 def filled(backend: str, **replaced: object) -> tuple[CUDADataManager, CUDAFunctionManager]:
@@ -73,18 +73,30 @@ def test_kernels_with_a_policy_have_fewer_blocks():
 
     A fourth would wait.
     """
-    of_policy = LaunchShape.of(5, n_envs=2_000, blocks_below=FILLING_BLOCKS_OF_A_POLICY)
-    assert (LaunchShape.of(5, n_envs=2_000).blocks(2_000), of_policy.blocks(2_000)) == (500, 334)
+    of_policy = LaunchShape.of(5, n_envs=4_000, blocks_below=FILLING_BLOCKS_OF_A_POLICY)
+    assert (LaunchShape.of(5, n_envs=4_000).blocks(4_000), of_policy.blocks(4_000)) == (500, 364)
 
 
 @pytest.mark.parametrize(
-    ("n_agents", "n_envs", "n_entries", "envs_per_block"),
-    [(5, 100, 105, 1), (5, 2_000, 105, 2), (5, 6_143, 105, 6), (5, 6_144, 105, None), (11, 2_000, 495, None)],
+    ("n_agents", "n_envs", "n_entries", "envs_per_block", "with_policy"),
+    [
+        (5, 100, 105, 1, 1),
+        (5, 2_000, 105, 2, 2),
+        (5, 3_071, 105, 3, 3),
+        (5, 3_072, 105, 4, None),
+        (5, 6_143, 105, 6, None),
+        (5, 6_144, 105, None, None),
+        (11, 2_000, 495, None, None),
+    ],
 )
-def test_few_small_environments_share_a_block_of_one_warp(n_agents, n_envs, n_entries, envs_per_block):
-    """Blocks of one warp have up to 32 agents, and few observation entries."""
-    want = envs_per_block and LaunchShape(32, envs_per_block)
-    assert LaunchShape.of_warps(n_agents, n_envs, n_entries) == want
+def test_few_small_environments_share_a_block_of_one_warp(n_agents, n_envs, n_entries, envs_per_block, with_policy):
+    """Blocks of one warp have up to 32 agents, and few observation entries.
+
+    With a policy they have up to 16 agents: a tile of rows.
+    """
+    for most_rows, packed in ((32, envs_per_block), (TILE_ROWS, with_policy)):
+        want = packed and LaunchShape(32, packed)
+        assert LaunchShape.of_warps(n_agents, n_envs, n_entries, most_rows) == want
     assert LaunchShape.of_warps(1, n_envs, 4) is None
 
 

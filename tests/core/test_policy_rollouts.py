@@ -311,7 +311,7 @@ def test_warp_evaluates_the_network(hidden, is_tf32, tolerance):
     perceptron, row = Perceptron(policy, (), "tanh"), 18
     weights = Packed(perceptron.parameters, perceptron.order("tiles"))
     weights.pack()
-    sizes = {"N_OUTPUTS": n_outputs, "ROW": row}
+    sizes = {"N_OUTPUTS": n_outputs, "ROW": row, "SIDE_BY_SIDE": 2 if is_tf32 else 1}
     constants = {**perceptron.constants("tiles"), **sizes, "TF32": is_tf32}
     source = Path(__file__).with_name("perceptron_warp.cu")
     shape = {"N_AGENTS": 1, "EXACT": False, **LaunchShape.of(32).constants()}
@@ -352,12 +352,12 @@ def test_lane_evaluates_the_network_as_exact_kernels_do(hidden, activation):
     assert torch.equal(out, Exact(BACKENDS["host"]).perceptron(inputs, policy, activation))
 
 
-def compiled(form: str, perceptron: Perceptron, **flags: bool) -> Path:
-    """Compile a rollout with a policy for a GPU."""
+def compiled(form: str, perceptron: Perceptron, own: LaunchShape | None = None, **flags: bool) -> Path:
+    """Compile a rollout with a policy for a GPU; ``own`` is another shape."""
     wrapper = made(form, "host", 70)
-    env, entries = wrapper.env, {entries_constant(name): 1 for name in ("draws", *FLAGS)}
+    env, entries = wrapper.env, {entries_constant(name): 1 for name in ("draws", "running_steps", *FLAGS)}
     n_agents = len(env.action_space)
-    shape = LaunchShape.of(n_agents, n_envs=2_000).constants()
+    shape = (own or LaunchShape.of(n_agents, n_envs=2_000)).constants()
     built = environment_constants(env, auto_reset=True, exact=perceptron.in_order)
     constants = built | shape | POLICY_DRAW_CONSTANTS | flags | {"N_AGENTS": n_agents}
     n_words = wrapper.cuda_data_manager.tensor("final_observations")[0].numel()
@@ -390,6 +390,17 @@ def test_rollouts_with_a_policy_compile_for_the_gpu(form, hidden, is_shared, in_
     perceptron = Perceptron(policy, [*below, *layers(hidden[-1], 1)], "tanh", in_order)
     flags = {"KEEP_ALL": is_shared, "RECORDS": is_shared, "TF32": is_shared and not in_order}
     assert b"rollout_with_policy" in compiled(form, perceptron, **flags).read_bytes()
+
+
+@needs_cuda_compiler
+@pytest.mark.parametrize("hidden", [(32, 32), by_night((64, 64)), by_night((9,))])
+@pytest.mark.parametrize("in_order", [False, by_night(True)])
+def test_blocks_of_one_warp_compile_for_the_gpu(hidden, in_order):
+    """Small environments with a policy compile in blocks of one warp."""
+    policy = layers(21, *hidden, 5)
+    perceptron = Perceptron(policy, [*policy[:-2], *layers(hidden[-1], 1)], "tanh", in_order)
+    flags = {"KEEP_ALL": True, "RECORDS": True, "TF32": False}
+    assert compiled("tag_gridworld", perceptron, LaunchShape(32, 2), **flags).stat().st_size > 0
 
 
 @pytest.mark.skipif(cuda_c.gpu_compiler() is None, reason="found neither NVRTC nor nvcc")

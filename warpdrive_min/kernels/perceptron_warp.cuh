@@ -69,11 +69,11 @@ WD_FN wd_sum wd_begin(const float* const biases) {
   return {{of.x, of.y, of.x, of.y}, {0.f, 0.f, 0.f, 0.f}};
 }
 
-// Writes the last layer's outputs for the rows of `in` (ROWS, IN_ROW), 16 or 32, to `out` (ROWS, OUT_ROW), padded to
-// multiples of 8. All lanes of a warp must call it, with a barrier before and after.
-template <int N_OUTPUTS, int IN_ROW, int OUT_ROW, int ROWS = 32>
-WD_FN void wd_evaluate(const float* const weights, const float (*const in)[IN_ROW], float (*const out)[OUT_ROW],
-                       const int lane) {
+// Writes the last layer's outputs for ROWS rows, 16 or 32, to `out` (ROWS, OUT_ROW), padded to multiples of 8. `in` returns a
+// row's inputs of two columns, an even one and the next, and zeros for columns from N_SEEN on. SIDE_BY_SIDE tiles of the
+// second layer do not wait for each other. All lanes of a warp must call it, with a barrier before and after.
+template <int N_OUTPUTS, int OUT_ROW, int ROWS, int SIDE_BY_SIDE, class In>
+WD_FN void wd_evaluate(const float* const weights, const In in, float (*const out)[OUT_ROW], const int lane) {
   constexpr int TILES_OUT = wd_tiles(N_OUTPUTS), AT_ONCE = wd_min(WD_AT_ONCE, ROWS / 16);
   const int g = lane / 4, t = lane % 4;
   const float* const first = weights;
@@ -91,7 +91,7 @@ WD_FN void wd_evaluate(const float* const weights, const float (*const in)[IN_RO
 #pragma unroll
       for (int k = 0; k < WD_TILES_IN; ++k) {
         const int row = above + 16 * m + g, column = 8 * k + 2 * t;
-        const wd_pair upper = wd_load<wd_pair>(in[row] + column), lower = wd_load<wd_pair>(in[row + 8] + column);
+        const wd_pair upper = in(row, column), lower = in(row + 8, column);
         seen[m][k][0] = upper.x, seen[m][k][1] = upper.y, seen[m][k][2] = lower.x, seen[m][k][3] = lower.y;
       }
 #pragma unroll
@@ -120,27 +120,35 @@ WD_FN void wd_evaluate(const float* const weights, const float (*const in)[IN_RO
 #pragma unroll
           for (int m = 0; m < AT_ONCE; ++m) wd_multiply(sums[m][o], hidden[m][n], right);
         }
-    } else {  // eight units of the second layer at a time, used for the last one immediately
+    } else {  // some units of the second layer at a time, used for the last one immediately
 #pragma unroll 1
-      for (int n = 0; n < WD_TILES2; ++n) {
-        float tile[AT_ONCE][4];
-        wd_sum units[AT_ONCE];
+      for (int n = 0; n < WD_TILES2; n += SIDE_BY_SIDE) {
+        float tiles[SIDE_BY_SIDE][AT_ONCE][4];
+        wd_sum units[SIDE_BY_SIDE][AT_ONCE];
 #pragma unroll
-        for (int m = 0; m < AT_ONCE; ++m) units[m] = wd_begin(second_biases + 8 * n);
+        for (int i = 0; i < SIDE_BY_SIDE; ++i)
 #pragma unroll
-        for (int k = 0; k < WD_TILES1; ++k) {
-          const wd_pair right = wd_load<wd_pair>(second + (n * WD_TILES1 + k) * 64 + 2 * lane);
+          for (int m = 0; m < AT_ONCE; ++m) units[i][m] = wd_begin(second_biases + 8 * (n + i));
 #pragma unroll
-          for (int m = 0; m < AT_ONCE; ++m) wd_multiply(units[m], hidden[m][k], right);
-        }
+        for (int k = 0; k < WD_TILES1; ++k)
 #pragma unroll
-        for (int m = 0; m < AT_ONCE; ++m) wd_activate(tile[m], units[m]);
+          for (int i = 0; i < SIDE_BY_SIDE; ++i) {
+            const wd_pair right = wd_load<wd_pair>(second + ((n + i) * WD_TILES1 + k) * 64 + 2 * lane);
 #pragma unroll
-        for (int o = 0; o < TILES_OUT; ++o) {
-          const wd_pair right = wd_load<wd_pair>(last + (o * WD_TILES2 + n) * 64 + 2 * lane);
+            for (int m = 0; m < AT_ONCE; ++m) wd_multiply(units[i][m], hidden[m][k], right);
+          }
 #pragma unroll
-          for (int m = 0; m < AT_ONCE; ++m) wd_multiply(sums[m][o], tile[m], right);
-        }
+        for (int i = 0; i < SIDE_BY_SIDE; ++i)
+#pragma unroll
+          for (int m = 0; m < AT_ONCE; ++m) wd_activate(tiles[i][m], units[i][m]);
+#pragma unroll
+        for (int i = 0; i < SIDE_BY_SIDE; ++i)
+#pragma unroll
+          for (int o = 0; o < TILES_OUT; ++o) {
+            const wd_pair right = wd_load<wd_pair>(last + (o * WD_TILES2 + n + i) * 64 + 2 * lane);
+#pragma unroll
+            for (int m = 0; m < AT_ONCE; ++m) wd_multiply(sums[m][o], tiles[i][m], right);
+          }
       }
     }
 #pragma unroll
@@ -153,4 +161,12 @@ WD_FN void wd_evaluate(const float* const weights, const float (*const in)[IN_RO
         wd_store(out[row + 8] + column, wd_pair{sum.high[2] + sum.low[2], sum.high[3] + sum.low[3]});
       }
   }
+}
+
+// The same for the rows of `in` (ROWS, IN_ROW).
+template <int N_OUTPUTS, int IN_ROW, int OUT_ROW, int ROWS = 32, int SIDE_BY_SIDE = 1>
+WD_FN void wd_evaluate(const float* const weights, const float (*const in)[IN_ROW], float (*const out)[OUT_ROW],
+                       const int lane) {
+  const auto load = [&](const int row, const int column) { return wd_load<wd_pair>(in[row] + column); };
+  wd_evaluate<N_OUTPUTS, OUT_ROW, ROWS, SIDE_BY_SIDE>(weights, load, out, lane);
 }

@@ -32,6 +32,15 @@ constexpr int WD_AGENT_ROWS = ENVS_PER_BLOCK * N_AGENTS, WD_WARP_ROWS = WD_AGENT
 constexpr int WD_ACTING_WARPS = wd_min(wd_min(THREADS / 32, (WD_AGENT_ROWS + WD_WARP_ROWS - 1) / WD_WARP_ROWS),
                                        1 + WD_SHARED_BYTES / 4 / (WD_WARP_ROWS * WD_ROW_BYTES));
 
+// Blocks of one warp: with this limit a multiprocessor has shared memory for eight. More weights come from the first cache.
+constexpr bool WD_IS_ONE_WARP = THREADS == 32 && N_AGENTS > 1;
+constexpr int WD_POLICY_BYTES = WD_IS_ONE_WARP ? WD_SHARED_BYTES / 3 : WD_SHARED_BYTES * 5 / 8;
+// Tiles of the second layer that a warp computes side by side, so that their sums do not wait for each other: as many as its
+// registers hold, and fewer if a multiprocessor has many warps.
+constexpr int WD_MOST_TILES = N_AGENTS == 1 ? (THREADS <= 64 ? 4 : 1) : WD_WARP_ROWS > 16 ? 1 : THREADS <= 32 ? 4 : 2;
+constexpr int WD_SIDE_BY_SIDE =
+    HIDDEN1 > 64 ? 1 : wd_min(WD_MOST_TILES, WD_TILES2 % 4 == 0 ? 4 : WD_TILES2 % 2 == 0 ? 2 : 1);
+
 // Shared memory of a block: the weights, if they fit, and the rows of its first warps.
 template <int WARPS, int WARP_ROWS, int BYTES>
 struct WD_ALIGN(16) wd_policy_of {
@@ -51,9 +60,9 @@ struct WD_ALIGN(16) wd_policy_of {
   // Fills a warp's rows of `out` from those of `seen`; all its threads call it.
   __device__ __forceinline__ void evaluate(const float* const given) {
     const int lane = WD_THREAD % 32, first = WD_THREAD / 32 * WARP_ROWS;
-    const float* const from = ARE_STAGED ? weights : given;
     __syncwarp();
     if constexpr (IN_ORDER) {
+      const float* const from = ARE_STAGED ? weights : given;
       if (lane < WARP_ROWS) {
         wd_evaluate_row<N_HEAD>(from, seen[first + lane], out[first + lane]);
         if constexpr (HAS_CRITIC)
@@ -62,11 +71,19 @@ struct WD_ALIGN(16) wd_policy_of {
       __syncwarp();
       return;
     }
-    wd_evaluate<N_HEAD, SEEN_ROW, OUT_ROW, WARP_ROWS>(from, seen + first, out + first, lane);
+    evaluate_tiles(given, [&](const int row, const int column) { return wd_load<wd_pair>(seen[first + row] + column); });
+  }
+
+  // The same on the matrix units, from inputs as in `wd_evaluate`; call it after a barrier.
+  template <class In>
+  __device__ __forceinline__ void evaluate_tiles(const float* const given, const In in) {
+    const int lane = WD_THREAD % 32, first = WD_THREAD / 32 * WARP_ROWS;
+    const float* const from = ARE_STAGED ? weights : given;
+    wd_evaluate<N_HEAD, OUT_ROW, WARP_ROWS, WD_SIDE_BY_SIDE>(from, in, out + first, lane);
     if constexpr (HAS_CRITIC) {
       constexpr int N_ACTOR = WD_FIRST_FLOATS + WD_SECOND_FLOATS + wd_layer_floats(WD_LAST_HIDDEN, N_HEAD);
       auto* const values = reinterpret_cast<float (*)[OUT_ROW]>(&out[first][VALUE_COLUMN]);
-      wd_evaluate<1, SEEN_ROW, OUT_ROW, WARP_ROWS>(from + N_ACTOR, seen + first, values, lane);
+      wd_evaluate<1, OUT_ROW, WARP_ROWS, WD_SIDE_BY_SIDE>(from + N_ACTOR, in, values, lane);
     }
     __syncwarp();
   }
@@ -79,8 +96,8 @@ struct WD_ALIGN(16) wd_policy_of {
   }
 };
 
-using wd_policy = wd_policy_of<THREADS / 32, wd_min(32, ENVS_PER_BLOCK), WD_SHARED_BYTES>;   // a thread acts for its environment
-using wd_policy_of_block = wd_policy_of<WD_ACTING_WARPS, WD_WARP_ROWS, WD_SHARED_BYTES * 5 / 8>;  // for all of a block
+using wd_policy = wd_policy_of<THREADS / 32, wd_min(32, ENVS_PER_BLOCK), WD_SHARED_BYTES>;  // a thread acts for its environment
+using wd_policy_of_block = wd_policy_of<WD_ACTING_WARPS, WD_WARP_ROWS, WD_POLICY_BYTES>;     // for all of a block
 
 // Draws the actions of a launch's step for this block's agents from their observations, (n_envs, N_AGENTS, N_SEEN), and
 // counts impossible rows. `supply` and `kept` are as in `wd_draw_actions`; the caller must then synchronise the block.
@@ -93,13 +110,22 @@ WD_FN void wd_act(wd_policy_of_block& policy, const float* const seen, const flo
   const int n_rows = wd_min(ENVS_PER_BLOCK, n_envs - WD_FIRST_ENV) * N_AGENTS;
   const long long first_row = static_cast<long long>(WD_FIRST_ENV) * N_AGENTS;
   if (warp >= WD_ACTING_WARPS) return;
-  for (int first = warp * WD_WARP_ROWS; first < n_rows; first += WD_ACTING_WARPS * WD_WARP_ROWS) {
+  constexpr int STEP = WD_ACTING_WARPS * WD_WARP_ROWS;
+  for (int first = warp * WD_WARP_ROWS; first < n_rows; first = IS_ALONE ? n_rows : first + STEP) {
     const float* const from = seen + (first_row + first) * N_SEEN;
-    float(*const to)[SEEN_ROW] = policy.seen + warp * WD_WARP_ROWS;
-    wd_move<WD_WARP_ROWS * N_SEEN, 32, 8>(
-        lane, wd_min(WD_WARP_ROWS, n_rows - first) * N_SEEN - 1, [&](const int i) { return from[i]; },
-        [&](const int i, const float number) { to[i / N_SEEN][i % N_SEEN] = number; });
-    policy.evaluate(weights);
+    const int n = wd_min(WD_WARP_ROWS, n_rows - first);
+    if constexpr (WD_IS_ONE_WARP && !IN_ORDER) {  // few loads, so a copy would take longer
+      policy.evaluate_tiles(weights, [&](const int row, const int column) {
+        const float* const at = from + wd_min(row, n - 1) * N_SEEN;
+        return wd_pair{column < N_SEEN ? at[column] : 0.f, column + 1 < N_SEEN ? at[column + 1] : 0.f};
+      });
+    } else {
+      float(*const to)[SEEN_ROW] = policy.seen + warp * WD_WARP_ROWS;
+      wd_move<WD_WARP_ROWS * N_SEEN, 32, 8>(
+          lane, n * N_SEEN - 1, [&](const int i) { return from[i]; },
+          [&](const int i, const float number) { to[i / N_SEEN][i % N_SEEN] = number; });
+      policy.evaluate(weights);
+    }
     const int row = first + lane, env = WD_FIRST_ENV + row / N_AGENTS, agent = row % N_AGENTS;
     if (lane >= WD_WARP_ROWS || row >= n_rows) continue;
     const bool is_first = step == 0 || !IS_ALONE;
