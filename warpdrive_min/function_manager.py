@@ -77,7 +77,7 @@ FILLING_WARPS: Final = 1024
 Almost two for each of the four schedulers of a multiprocessor.
 """
 FEW_ENTRIES: Final = 128
-"""Most observation entries of an environment that shares a block of one warp."""
+"""Most observation entries of an environment in a block of one warp."""
 TILE_ROWS: Final = 16
 """Rows of a tile on matrix units; most agents of a block of one warp with a policy."""
 FEW_ENVS_OF_A_POLICY: Final = 16 * MULTIPROCESSORS
@@ -166,8 +166,8 @@ class LaunchShape:
         return cls(threads=packed if n_agents == 1 else PACKED_THREADS, envs_per_block=packed)
 
     @classmethod
-    def of_warps(cls, n_agents: int, n_envs: int, n_entries: int, most_rows: int = 32) -> LaunchShape | None:
-        """Choose blocks of one warp for steps of few small environments on a GPU.
+    def of_warps(cls, n_agents: int, n_envs: int, n_entries: int, *, acts: bool = False) -> LaunchShape | None:
+        """Choose blocks of one warp for steps of small environments on a GPU.
 
         Such a block synchronises in a few cycles.
 
@@ -175,13 +175,15 @@ class LaunchShape:
             n_agents: Agents.
             n_envs: Environments.
             n_entries: Observation entries of an environment.
-            most_rows: Most agents of a block.
+            acts: The kernel has a policy. A block then has at most TILE_ROWS agents, for any number of environments.
 
         Returns:
-            None if there are too many environments, agents or entries.
+            None if there are too many agents or entries; without a policy also if there are too many environments.
         """
         packed = n_envs // FILLING_WARPS + 1
-        is_small = n_agents > 1 and packed * n_agents <= most_rows and n_entries <= FEW_ENTRIES
+        if acts:
+            packed = max(1, min(packed, TILE_ROWS // n_agents))
+        is_small = n_agents > 1 and packed * n_agents <= (TILE_ROWS if acts else 32) and n_entries <= FEW_ENTRIES
         return cls(threads=32, envs_per_block=packed) if is_small else None
 
     @classmethod

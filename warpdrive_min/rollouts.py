@@ -30,7 +30,6 @@ from warpdrive_min.function_manager import (
     FEW_ENVS_OF_A_POLICY,
     FILLING_BLOCKS_OF_A_POLICY,
     MULTIPROCESSORS,
-    TILE_ROWS,
     CUDAFunctionManager,
     KernelPlan,
     LaunchShape,
@@ -152,14 +151,11 @@ class Copies:
             return "rows"
         return "columns" if perceptron.in_order else "tiles"
 
-    def in_warps(self, entries: Mapping[str, int], most_rows: int = 32) -> LaunchShape | None:
-        """Return the shape of `LaunchShape.of_warps` for a kernel of many steps.
-
-        A warp with a policy has at most TILE_ROWS agents.
-        """
+    def in_warps(self, entries: Mapping[str, int], *, acts: bool = False) -> LaunchShape | None:
+        """Return the shape of `LaunchShape.of_warps` for a kernel of many steps."""
         if not self.is_on_gpu or self.backend.language != "cuda_c" or Constants.OBSERVATIONS not in entries:
             return None
-        return LaunchShape.of_warps(self.n_agents, self.n_envs, entries[Constants.OBSERVATIONS], most_rows)
+        return LaunchShape.of_warps(self.n_agents, self.n_envs, entries[Constants.OBSERVATIONS], acts=acts)
 
     def with_policy(
         self,
@@ -184,7 +180,7 @@ class Copies:
         is_small = perceptron.sizes[-1] <= 32 and self.n_envs <= FEW_ENVS_OF_A_POLICY
         if self.is_on_gpu and self.n_agents == 1 and is_small:
             functions.shape = LaunchShape.of_rows(1)  # warps with half the rows take less time for a step
-        functions.shape = self.in_warps(entries, TILE_ROWS) or functions.shape
+        functions.shape = self.in_warps(entries, acts=True) or functions.shape
         functions.fused[ROLLOUT_WITH_POLICY] = "act + draw + env step + reset" + (" + record" if records else "")
         flags = {"KEEP_ALL": keeps_all, "RECORDS": records, "TF32": is_tf32, **POLICY_DRAW_CONSTANTS}
         sizes = perceptron.constants(self.layout(perceptron))

@@ -334,7 +334,10 @@ def copy_without(barrier, text, file, folder):
 
 @pytest.mark.gpu
 def test_barrier_missing_in_a_shipped_step_is_located(tmp_path):
-    """Threads of Tag GridWorld then restart an environment without the others."""
+    """Threads of Tag GridWorld then restart an environment without the others.
+
+    Which arrays differ then depends on which thread is first.
+    """
     source = copy_without("WD_SYNC_ANY", SCORED, TagGridWorld.kernel_sources["cuda_c"], tmp_path / "tag_gridworld")
 
     class Unguarded(TagGridWorld):
@@ -342,7 +345,8 @@ def test_barrier_missing_in_a_shipped_step_is_located(tmp_path):
 
     found = first_of(Unguarded, n=4, num_taggers=100)
     assert found
-    assert (found.kernel, found.array) == ("step", "loc_x")
+    assert found.kernel == "step"
+    assert found.array in ("loc_x", "rewards")
 
 
 @pytest.mark.gpu

@@ -10,7 +10,7 @@ from tests.environments import FILL
 from tests.support import BACKENDS_HERE, OTHER_BACKENDS, managers, on_every_backend, on_every_other_backend, push
 from warpdrive_min import CUDADataManager, CUDAFunctionFeed, CUDAFunctionManager
 from warpdrive_min.errors import BindingError, CompileError, ConfigError, DataError
-from warpdrive_min.function_manager import FILLING_BLOCKS_OF_A_POLICY, TILE_ROWS, LaunchShape
+from warpdrive_min.function_manager import FILLING_BLOCKS_OF_A_POLICY, LaunchShape
 
 
 def filled(backend: str, **replaced: object) -> tuple[CUDADataManager, CUDAFunctionManager]:
@@ -83,20 +83,22 @@ def test_kernels_with_a_policy_have_fewer_blocks():
         (5, 100, 105, 1, 1),
         (5, 2_000, 105, 2, 2),
         (5, 3_071, 105, 3, 3),
-        (5, 3_072, 105, 4, None),
-        (5, 6_143, 105, 6, None),
-        (5, 6_144, 105, None, None),
+        (5, 3_072, 105, 4, 3),
+        (5, 6_143, 105, 6, 3),
+        (5, 6_144, 105, None, 3),
+        (16, 9_000, 128, None, 1),
+        (17, 100, 128, 1, None),
         (11, 2_000, 495, None, None),
     ],
 )
-def test_few_small_environments_share_a_block_of_one_warp(n_agents, n_envs, n_entries, envs_per_block, with_policy):
+def test_small_environments_share_a_block_of_one_warp(n_agents, n_envs, n_entries, envs_per_block, with_policy):
     """Blocks of one warp have up to 32 agents, and few observation entries.
 
-    With a policy they have up to 16 agents: a tile of rows.
+    With a policy they have up to 16 agents, a tile of rows, for any number of environments.
     """
-    for most_rows, packed in ((32, envs_per_block), (TILE_ROWS, with_policy)):
+    for acts, packed in ((False, envs_per_block), (True, with_policy)):
         want = packed and LaunchShape(32, packed)
-        assert LaunchShape.of_warps(n_agents, n_envs, n_entries, most_rows) == want
+        assert LaunchShape.of_warps(n_agents, n_envs, n_entries, acts=acts) == want
     assert LaunchShape.of_warps(1, n_envs, 4) is None
 
 
