@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from bench.core import machine, record
+from bench.core.case import Case
 from bench.process import interleaved, server
 from bench.static import sides
 from bench.workloads import memory
@@ -94,6 +95,25 @@ def _shipped_records_stay(monkeypatch):
     Tables of results/README.md read them 26 times.
     """
     monkeypatch.setattr(record, "_read", read_once)
+
+
+list_axes, listed = Case.axes, {}
+
+
+def axes_once(case, preset="default"):
+    """Return the axes of a case; list those of each function of points once."""
+    if (case.points, preset) not in listed:
+        listed[case.points, preset] = list_axes(case, preset)
+    return {axis: list(values) for axis, values in listed[case.points, preset].items()}
+
+
+@pytest.fixture(autouse=True)
+def _axes_stay(monkeypatch):
+    """List the axes of each case only once.
+
+    It takes 1/6 s, and each command with conditions asks.
+    """
+    monkeypatch.setattr(Case, "axes", axes_once)
 
 
 @pytest.fixture(autouse=True)
