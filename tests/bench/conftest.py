@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import functools
+import gc
 import itertools
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from bench.core import machine, record
-from bench.core.case import Case
+from bench.core import case, machine, record
 from bench.process import interleaved, server
 from bench.static import sides
 from bench.workloads import memory
@@ -70,6 +71,17 @@ def _no_wait(monkeypatch):
     monkeypatch.setattr(server, "wait_until_idle", lambda: None)
 
 
+@pytest.fixture(autouse=True)
+def _young_garbage(monkeypatch):
+    """Collect only young objects after a point.
+
+    All objects of the tests take 40 ms, and each round asks.
+    """
+    young = SimpleNamespace(collect=functools.partial(gc.collect, 1), freeze=gc.freeze, disable=gc.disable)
+    for module in (case, server):
+        monkeypatch.setattr(module, "gc", young)
+
+
 RESULTS = machine.ROOT / "results"
 read, kept = record._read, {}
 
@@ -97,14 +109,14 @@ def _shipped_records_stay(monkeypatch):
     monkeypatch.setattr(record, "_read", read_once)
 
 
-list_axes, listed = Case.axes, {}
+list_axes, listed = case.Case.axes, {}
 
 
-def axes_once(case, preset="default"):
+def axes_once(one, preset="default"):
     """Return the axes of a case; list those of each function of points once."""
-    if (case.points, preset) not in listed:
-        listed[case.points, preset] = list_axes(case, preset)
-    return {axis: list(values) for axis, values in listed[case.points, preset].items()}
+    if (one.points, preset) not in listed:
+        listed[one.points, preset] = list_axes(one, preset)
+    return {axis: list(values) for axis, values in listed[one.points, preset].items()}
 
 
 @pytest.fixture(autouse=True)
@@ -113,7 +125,7 @@ def _axes_stay(monkeypatch):
 
     It takes 1/6 s, and each command with conditions asks.
     """
-    monkeypatch.setattr(Case, "axes", axes_once)
+    monkeypatch.setattr(case.Case, "axes", axes_once)
 
 
 @pytest.fixture(autouse=True)
