@@ -261,7 +261,7 @@ def test_first_episodes_to_end_do_not_count_alone():
     assert first["tagger/mean_episodic_return"] > task.threshold
     assert trainer.returns == [{"tagger": None, "runner": None}]
     assert not trainer.has_reached_return
-    trainer.train(9)
+    trainer.train(4)
     assert trainer.returns[-1]["tagger"] < task.threshold
 
 
@@ -275,7 +275,7 @@ def test_warm_up_leaves_no_trace(task):
         if is_warm:
             assert trainer.warm_up() > 0
             assert torch.equal(trainer.weights(), started)
-        trainer.train(3)
+        trainer.train(2)
         assert not torch.equal(trainer.weights(), started) or task.algorithm == "DDPG", "must have learned"
         return trainer.env_steps, trainer.weights()
 
