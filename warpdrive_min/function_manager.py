@@ -69,7 +69,7 @@ Almost four for each multiprocessor of a large GPU, so that all are busy.
 FILLING_BLOCKS_OF_A_POLICY: Final = 384
 """Upper bound of blocks for few environments with a policy.
 
-A multiprocessor has registers for three such blocks.
+A multiprocessor has registers for three such blocks in float32, and for four in TF32.
 """
 FILLING_WARPS: Final = 1024
 """Upper bound of blocks of one warp for few environments.

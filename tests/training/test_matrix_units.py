@@ -116,10 +116,14 @@ def test_a_gpu_evaluates_the_network(case, of_value, precision):
 def test_kernels_compile_for_a_gpu():
     """The kernels compile without a GPU, for one with matrix units."""
     space, sizes = ActionSpace((2,), 1), Sizes(4, 64, 64, 2, 1, False)
-    given = {"is_tanh": True, "is_tf32": True, "is_masked": False, "shared_bytes": MOST_BYTES}
-    constants = learning_constants(sizes, space, Clipping(True, None), n_agents=1, **given)
     forward = sizes.constants(learns=False, is_tanh=True, is_tf32=False)
-    for name, of in {"learn.cu": constants, "evaluate.cu": forward}.items():
+    sources = [("evaluate.cu", forward)]
+    for is_tf32 in (True, False):
+        given = {"is_tanh": True, "is_tf32": is_tf32, "is_masked": False, "shared_bytes": MOST_BYTES}
+        constants = learning_constants(sizes, space, Clipping(True, None), n_agents=1, **given)
+        assert constants["IN_PARTS"] is not is_tf32
+        sources.append(("learn.cu", constants))
+    for name, of in sources:
         assert cuda_c.compile_cubin(KERNELS / name, of, "sm_90").read_bytes()[:4] == b"\x7fELF"
 
 

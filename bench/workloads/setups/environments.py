@@ -62,13 +62,10 @@ def checked_envs(point: Point) -> int:
 
 
 def sampler_bytes(wrapper: EnvWrapper) -> int:
-    """Return the minimum bytes of a draw for one environment."""
+    """Return the minimum bytes of a uniform draw for one environment."""
     total = 0
     for agents in agent_sets(wrapper.env).values():
         space = wrapper.env.action_space[agents[0]]
-        if hasattr(space, "low"):  # uniform within bounds that all environments share
-            total += 4 * len(agents) * int(space.shape[0]) + 8
-        else:
-            categories = category_counts(space)
-            total += 4 * len(agents) * (sum(categories) + len(categories)) + 8
+        n_types = int(space.shape[0]) if hasattr(space, "low") else len(category_counts(space))
+        total += 4 * len(agents) * n_types + 8  # actions, and the counter of draws
     return total
