@@ -69,7 +69,7 @@ def test_environments_of_one_agent_may_have_large_blocks(n_agents, n_envs, threa
 
 
 def test_kernels_with_a_policy_have_fewer_blocks():
-    """Kernels with a policy have at most three blocks per multiprocessor: in float32 a fourth would wait."""
+    """Few environments with a policy fill three blocks per multiprocessor."""
     of_policy = LaunchShape.of(5, n_envs=4_000, blocks_below=FILLING_BLOCKS_OF_A_POLICY)
     assert (LaunchShape.of(5, n_envs=4_000).blocks(4_000), of_policy.blocks(4_000)) == (500, 364)
 

@@ -102,13 +102,13 @@ def test_policy_acts_as_its_network_says(backend, network):
 @pytest.mark.gpu
 @pytest.mark.parametrize("n_envs", [2_051, 3_100])
 def test_environments_that_share_a_warp_act_as_their_network_says(n_envs):
-    """The same for blocks of one warp with several environments, fewer in the last."""
+    """Blocks of one warp have several environments, and fewer in the last one."""
     form, config = NETWORKS[3]
     check_acting("pycuda", form, n_envs, **config)
 
 
 def check_acting(backend, form, n_envs, **config):
-    """Assert that a rollout acts as its network says, and steps as given actions do."""
+    """Check a rollout against its network, and its steps against given actions."""
     n_steps = 2 if is_simulated(backend) else N_STEPS
     acted, told = made(form, backend, n_envs), made(form, backend, n_envs)
     model = model_of(acted, **config)
