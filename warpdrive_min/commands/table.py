@@ -8,15 +8,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 import typer
 from typer.core import TyperCommand
 
 from warpdrive_min.commands.strict import Strict, check_values
-
-# Depending on its release Typer brings its own click or needs click; this is the UsageError of the one in use.
-UsageError: Final[type[Exception]] = typer.BadParameter.__mro__[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +58,7 @@ class Command(TyperCommand):
 
     def make_context(self, *args: Any, **options: Any) -> Any:
         """Import the command and parse its arguments."""
-        try:
-            return self.imported().make_context(*args, **options)
-        except UsageError as error:
-            vars(error)["exit_code"] = self.row.usage_error
-            raise
+        return self.imported().make_context(*args, **options)
 
 
 class TableGroup(Strict):
@@ -77,18 +70,10 @@ class TableGroup(Strict):
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         cls.exit_codes = {name: row.file_error for name, row in cls.rows.items()}
+        cls.usage_codes = {name: row.usage_error for name, row in cls.rows.items()}
 
     def __init__(self, **given: Any) -> None:
         commands = {name: Command(name, help=row.help()) for name, row in self.rows.items()}
         for name, row in self.rows.items():
             commands[name].row = row
         super().__init__(**{**given, "commands": commands})
-
-    def invoke(self, ctx: Any) -> Any:
-        """Run a command."""
-        try:
-            return super().invoke(ctx)
-        except UsageError as error:
-            if ctx.invoked_subcommand in self.rows:
-                vars(error)["exit_code"] = self.rows[ctx.invoked_subcommand].usage_error
-            raise
