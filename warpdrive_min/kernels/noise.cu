@@ -107,30 +107,11 @@ WD_KERNEL(gaussian)(const float (*mean)[N_AGENTS][N_TYPES], const float (*log_st
 // Uniform in [low, high].
 WD_KERNEL(uniform_actions)(const float (*low)[N_TYPES], const float (*high)[N_TYPES],
                            float (*actions)[N_AGENTS][N_TYPES], int* draws, const int* seed, int stream, int n_envs) {
-#if defined(__CUDACC__)
-  WD_EACH_AGENT(local, env, agent) {
-    const unsigned first_word = static_cast<unsigned>(draws[env]) * N_TYPES;
-    wd_words words = {0u, 0u, 0u, 0u};
-    for (int type = 0; type < N_TYPES; ++type) {
-      const unsigned word = first_word + type;
-      if (type == 0 || word % 4u == 0u) words = wd_philox(word / 4u, env, agent, stream, seed[0], seed[1]);
-      const float weight = wd_uniform(wd_word(words, static_cast<int>(word % 4u)));
-      actions[env][agent][type] = wd_between(low[agent][type], high[agent][type], weight);
-    }
-  }
-#else
-  const int end_row = wd_min(WD_FIRST_ENV + ENVS_PER_BLOCK, n_envs) * N_AGENTS;
-  for (int first_row = WD_FIRST_ENV * N_AGENTS; first_row < end_row; first_row += WD_TILE) {
-    const int n_rows = wd_min(WD_TILE, end_row - first_row);
-    wd_drawn_words<N_TYPES> words;
-    words.draw(first_row / WD_TILE, first_row, n_rows, draws, stream, seed);
-    WD_INDEPENDENT for (int row = 0; row < n_rows; ++row) {
-      const int env = (first_row + row) / N_AGENTS, agent = (first_row + row) % N_AGENTS;
-      for (int type = 0; type < N_TYPES; ++type)
-        actions[env][agent][type] = wd_between(low[agent][type], high[agent][type], wd_uniform(words.of[type][row]));
-    }
-  }
-#endif
+  float* const of_rows = &actions[0][0][0];
+  const auto draw = [&](const long long row, const int agent, const int type, const unsigned word) {
+    of_rows[row * N_TYPES + type] = wd_between(low[agent][type], high[agent][type], wd_uniform(word));
+  };
+  wd_each_drawn<N_TYPES>(draws, seed, stream, n_envs, 0u, draw);
   WD_SYNC();
   WD_EACH_ENV(local, env) draws[env] += 1;
 }

@@ -195,6 +195,35 @@ WD_FN int wd_choice(const unsigned word, const int n) {
   return wd_min(static_cast<int>(wd_uniform(word) * static_cast<float>(n)), n - 1);
 }
 
+// Calls use(row, agent, i, word) with each of the N_WORDS words that a draw takes for each agent of this block. Rows count
+// the agents of all environments. The draw is `step` draws after the counted ones. The caller must synchronise the block
+// before it counts.
+template <int N_WORDS, class Use>
+WD_FN void wd_each_drawn(const int* const draws, const int* const seed, const int stream, const int n_envs,
+                         const unsigned step, const Use& use) {
+#if defined(__CUDACC__)
+  WD_EACH_AGENT(local, env, agent) {
+    wd_supply supply;
+    supply.next = (static_cast<unsigned>(draws[env]) + step) * N_WORDS;
+    for (int i = 0; i < N_WORDS; ++i)
+      use(static_cast<long long>(env) * N_AGENTS + agent, agent, i, wd_take(supply, i > 0, env, agent, stream, seed));
+  }
+#else
+  constexpr int N_TILES = (WD_ITEMS_OF_A_PART + WD_TILE - 1) / WD_TILE;  // of a block
+  const int first_row = WD_FIRST_ENV * N_AGENTS + WD_FIRST_ITEM;
+  const int end_row = wd_min(WD_FIRST_ENV * N_AGENTS + WD_END_ITEM, n_envs * N_AGENTS);
+  for (int first = first_row; first < end_row; first += WD_TILE) {
+    const int n_rows = wd_min(WD_TILE, end_row - first);
+    wd_drawn_words<N_WORDS> words;
+    words.draw(WD_BLOCK * N_TILES + (first - first_row) / WD_TILE, first, n_rows, draws, stream, seed, step);
+    WD_INDEPENDENT for (int row = 0; row < n_rows; ++row) {
+      for (int i = 0; i < N_WORDS; ++i)
+        use(static_cast<long long>(first + row), (first + row) % N_AGENTS, i, words.of[i][row]);
+    }
+  }
+#endif
+}
+
 // An integer in [0, n), each with a probability within 2^-32 of 1 / n.
 WD_FN int wd_below(const unsigned word, const int n) {
   return static_cast<int>((static_cast<unsigned long long>(word) * static_cast<unsigned>(n)) >> 32);

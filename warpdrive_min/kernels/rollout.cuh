@@ -38,16 +38,9 @@ WD_FN void wd_draw_actions(wd_supply& supply, wd_action* const actions, wd_actio
     }
   }
 #else
-  const int end_row = wd_min(WD_FIRST_ENV + ENVS_PER_BLOCK, n_envs) * N_AGENTS;
-  for (int first_row = WD_FIRST_ENV * N_AGENTS; first_row < end_row; first_row += WD_TILE) {
-    const int n_rows = wd_min(WD_TILE, end_row - first_row);
-    wd_drawn_words<N_TYPES> words;
-    words.draw(first_row / WD_TILE, first_row, n_rows, draws, stream, seed, step);
-    WD_INDEPENDENT for (int row = 0; row < n_rows; ++row) {
-      for (int type = 0; type < N_TYPES; ++type)
-        actions[static_cast<long long>(first_row + row) * N_TYPES + type] =
-            wd_chosen(words.of[type][row], (first_row + row) % N_AGENTS, type);
-    }
-  }
+  const auto draw = [&](const long long row, const int agent, const int type, const unsigned word) {
+    actions[row * N_TYPES + type] = wd_chosen(word, agent, type);
+  };
+  wd_each_drawn<N_TYPES>(draws, seed, stream, n_envs, step, draw);
 #endif
 }

@@ -100,29 +100,11 @@ WD_KERNEL(sample)(const float* distribution, const int* mask, int (*actions)[N_A
 
 // Uniform choices, as `sample` draws them from equal weights; it reads none.
 WD_KERNEL(uniform_choices)(int (*actions)[N_AGENTS][N_TYPES], int* draws, const int* seed, int stream, int n_envs) {
-#if defined(__CUDACC__)
-  WD_EACH_AGENT(local, env, agent) {
-    wd_supply supply;
-    supply.next = static_cast<unsigned>(draws[env]) * N_TYPES;
-    for (int type = 0; type < N_TYPES; ++type)
-      actions[env][agent][type] = wd_choice(wd_take(supply, type > 0, env, agent, stream, seed), CATEGORIES[type]);
-  }
+  int* const of_rows = &actions[0][0][0];
+  wd_each_drawn<N_TYPES>(draws, seed, stream, n_envs, 0u, [&](const long long row, int, const int type, const unsigned word) {
+    of_rows[row * N_TYPES + type] = wd_choice(word, CATEGORIES[type]);
+  });
   WD_SYNC();
-#else
-  constexpr int N_TILES = (WD_ITEMS_OF_A_PART + WD_TILE - 1) / WD_TILE;  // of a block
-  const int first_row = WD_FIRST_ENV * N_AGENTS + WD_FIRST_ITEM;
-  const int n_block_rows = wd_min(WD_END_ITEM, (n_envs - WD_FIRST_ENV) * N_AGENTS) - WD_FIRST_ITEM;
-  for (int tile_start = 0; tile_start < n_block_rows; tile_start += WD_TILE) {
-    const int n_rows = wd_min(WD_TILE, n_block_rows - tile_start), row = first_row + tile_start;
-    wd_drawn_words<N_TYPES> words;
-    words.draw(WD_BLOCK * N_TILES + tile_start / WD_TILE, row, n_rows, draws, stream, seed);
-    int* const row_actions = &actions[0][0][0] + static_cast<long long>(row) * N_TYPES;
-    WD_INDEPENDENT for (int r = 0; r < n_rows; ++r) {
-      for (int type = 0; type < N_TYPES; ++type)
-        row_actions[r * N_TYPES + type] = wd_choice(words.of[type][r], CATEGORIES[type]);
-    }
-  }
-#endif
   if (BLOCKS_PER_ENV == 1) WD_EACH_ENV(local, env) draws[env] += 1;
 }
 

@@ -26,6 +26,11 @@ def build(c: Any) -> dict[str, Callable[..., None]]:
     forbidden = MINUS_INFINITY if c.LOGITS else np.float32(0)  # has weight 0
     starts = np.cumsum([0, *sizes[:-1]])
 
+    def uniform(given: Choices | UniformChoices, action_type: int) -> FloatArray:
+        """Return the draw's number in [0, 1) for each agent, (n_envs, n_agents)."""
+        word = given.draws.view(np.uint32) * np.uint32(c.N_TYPES) + np.uint32(action_type)
+        return rng.uniform(words.select(word, given.stream, given.seed))
+
     def sample(given: Choices, n_envs: int) -> None:
         if c.LOG_PROB:
             given.log_prob[...] = 0
@@ -49,11 +54,7 @@ def build(c: Any) -> dict[str, Callable[..., None]]:
             else:
                 weights = np.where(rows >= SMALLEST, rows, np.float32(0))
                 logs = maths_numpy.log(np.maximum(weights, SMALLEST)) if c.ENTROPY else rows
-            if c.ARGMAX:
-                action = rows.argmax(axis=0).astype(np.int32)
-            else:
-                word = given.draws.view(np.uint32) * np.uint32(c.N_TYPES) + np.uint32(action_type)
-                action = _draw(weights, rng.uniform(words.select(word, given.stream, given.seed)))
+            action = rows.argmax(axis=0).astype(np.int32) if c.ARGMAX else _draw(weights, uniform(given, action_type))
             given.actions[..., action_type] = action
             if c.LOG_PROB or c.ENTROPY:
                 targets = given.log_prob if c.LOG_PROB else None, given.entropy if c.ENTROPY else None
@@ -63,9 +64,8 @@ def build(c: Any) -> dict[str, Callable[..., None]]:
 
     def uniform_choices(given: UniformChoices, n_envs: int) -> None:
         for action_type, size in enumerate(sizes):
-            word = given.draws.view(np.uint32) * np.uint32(c.N_TYPES) + np.uint32(action_type)
-            weight = rng.uniform(words.select(word, given.stream, given.seed))
-            given.actions[..., action_type] = np.minimum(weight * np.float32(size), np.float32(size - 1))
+            choice = uniform(given, action_type) * np.float32(size)
+            given.actions[..., action_type] = np.minimum(choice, np.float32(size - 1))
         given.draws[...] += 1
 
     return {"sample": sample, "uniform_choices": uniform_choices}
