@@ -21,5 +21,6 @@ static float wd_reciprocal(const float x) { return 1.f / x; }
 #include "perceptron_warp.cuh"
 
 __global__ void evaluate(const float* weights, float (*in)[ROW], float (*out)[ROW]) {
-  wd_evaluate<N_OUTPUTS, ROW, ROW, 32, SIDE_BY_SIDE>(weights, in, out, threadIdx.x);
+  const auto load = [&](const int row, const int column) { return wd_load<wd_pair>(in[row] + column); };
+  wd_evaluate<N_OUTPUTS, ROW, 32, SIDE_BY_SIDE>(weights, load, out, threadIdx.x);
 }

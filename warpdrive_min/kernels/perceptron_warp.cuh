@@ -162,11 +162,3 @@ WD_FN void wd_evaluate(const float* const weights, const In in, float (*const ou
       }
   }
 }
-
-// The same for the rows of `in` (ROWS, IN_ROW).
-template <int N_OUTPUTS, int IN_ROW, int OUT_ROW, int ROWS = 32, int SIDE_BY_SIDE = 1>
-WD_FN void wd_evaluate(const float* const weights, const float (*const in)[IN_ROW], float (*const out)[OUT_ROW],
-                       const int lane) {
-  const auto load = [&](const int row, const int column) { return wd_load<wd_pair>(in[row] + column); };
-  wd_evaluate<N_OUTPUTS, OUT_ROW, ROWS, SIDE_BY_SIDE>(weights, load, out, lane);
-}
