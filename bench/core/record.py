@@ -94,7 +94,7 @@ class _Line(Model):
 
     def to_line(self) -> str:
         """Return the JSON line, with the field `schema` first."""
-        return json.dumps(self.model_dump(mode="json", by_alias=True), allow_nan=False) + "\n"
+        return json.dumps(self.model_dump(mode="json", by_alias=True), allow_nan=False, separators=(",", ":")) + "\n"
 
 
 Status = Literal["ok", "skipped", "failed"]

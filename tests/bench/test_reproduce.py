@@ -216,9 +216,9 @@ def test_figure_that_was_never_true_is_not_reproduced(fake):
     [
         (lambda point: timed(check=lambda: Check(False, 1.0, "by hand", "off by 1")), "", "", "off by 1"),
         (lambda point: 1 / 0, "", "", "ZeroDivisionError"),
-        (None, '"case_version": 1', '"case_version": 0', "version 0 of the case then, 1 here"),
-        (None, '"case": "fake"', '"case": "gone"', "no case 'gone'"),
-        (None, '"schema": 2', '"schema": 9', "schema must be 1 or 2"),
+        (None, '"case_version":1', '"case_version":0', "version 0 of the case then, 1 here"),
+        (None, '"case":"fake"', '"case":"gone"', "no case 'gone'"),
+        (None, '"schema":2', '"schema":9', "schema must be 1 or 2"),
     ],
     ids=["wrong", "raises", "version", "case", "schema"],
 )
