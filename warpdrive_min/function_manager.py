@@ -180,10 +180,10 @@ class LaunchShape:
         Returns:
             None if there are too many agents or entries; without a policy also if there are too many environments.
         """
-        packed = n_envs // FILLING_WARPS + 1
+        packed, most = n_envs // FILLING_WARPS + 1, TILE_ROWS if acts else 32
         if acts:
-            packed = max(1, min(packed, TILE_ROWS // n_agents))
-        is_small = n_agents > 1 and packed * n_agents <= (TILE_ROWS if acts else 32) and n_entries <= FEW_ENTRIES
+            packed = max(1, min(packed, most // n_agents))
+        is_small = n_agents > 1 and packed * n_agents <= most and n_entries <= FEW_ENTRIES
         return cls(threads=32, envs_per_block=packed) if is_small else None
 
     @classmethod

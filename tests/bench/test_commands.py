@@ -84,7 +84,7 @@ def test_empty_argument_is_refused(line, words, tmp_path, monkeypatch, capsys):
     ],
 )
 def test_incorrect_usage_is_reported_in_one_line(words, exits, line, capsys):
-    """The line names the command, what is wrong, and the command's help."""
+    """Incorrect usage prints one line, which names the error and the help."""
     with pytest.raises(SystemExit) as caught:
         COMMAND_LINE.main(words.split(), prog_name="program")
     assert caught.value.code == exits

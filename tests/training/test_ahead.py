@@ -194,7 +194,7 @@ class OnGpu(Backend):
         self.made.append((source, dict(constants)))
 
     def most_shared_bytes(self, index=None):
-        """Return those of an H100."""
+        """Return the shared memory of an H100's block, bytes."""
         return Facts().shared_bytes
 
     def program(self, source, constants, shared_bytes):
