@@ -29,6 +29,8 @@ CASES = [
 ]
 EMULATED = [CASES[0]._replace(sizes=(4, 32, 64), n_rows=40), *CASES[1:]]
 """The same with fewer products."""
+LONG_ROWS = Case((149, 32, 32), (10, 10), is_shared=True, n_agents=27, advantages="taken", precision="tf32")
+"""Rows as of RICE."""
 MOST_BYTES = Facts().shared_bytes
 
 
@@ -36,7 +38,27 @@ MOST_BYTES = Facts().shared_bytes
 @pytest.mark.parametrize("case", [EMULATED[2], *map(by_night, EMULATED[:2]), by_night(EMULATED[3])], ids=str)
 def test_warps_of_fibres_find_the_gradients_of_float64(case, shared_bytes, monkeypatch):
     """Lanes simulated by fibres, with products in words, find the gradients."""
-    n_warps, n_blocks = 2, 2
+    check_fibres(case, monkeypatch, n_warps=2, shared_bytes=shared_bytes)
+
+
+@pytest.mark.parametrize(
+    ("case", "n_sharing"),
+    [
+        (LONG_ROWS._replace(n_rows=10), 2),
+        by_night(Case((40, 16, 16), (3, 2), is_shared=True, n_agents=3, n_rows=50), 2),
+        by_night(Case((20, 24, 40), activation="relu", n_rows=270, is_dealt=False, is_weighted=True), 4),
+    ],
+    ids=str,
+)
+def test_warps_of_fibres_share_sums_of_many_features(case, n_sharing, monkeypatch):
+    """Warps that share the first layer's sums find the gradients."""
+    monkeypatch.setattr("warpdrive_min.training.paths.constants.SHARING", (n_sharing,))
+    check_fibres(case, monkeypatch, n_warps=2 * n_sharing)
+
+
+def check_fibres(case, monkeypatch, *, n_warps, shared_bytes=MOST_BYTES):
+    """Compare the gradients of simulated warps with float64's."""
+    n_blocks = 2
     monkeypatch.setattr("warpdrive_min.training.paths.constants.WARPS", n_warps)
     data = Data(case, torch.device("cpu"))
     sizes = Sizes(*case.sizes, sum(case.choices), len(case.choices), case.is_shared)
@@ -80,11 +102,11 @@ def test_warps_of_fibres_find_the_gradients_of_float64(case, shared_bytes, monke
     data.check(gradient, terms, values)
 
 
-@pytest.mark.parametrize("is_tf32", [False, by_night(True)])
-def test_warps_of_fibres_evaluate_the_network(is_tf32):
+@pytest.mark.parametrize(("is_tf32", "n_features"), [(False, 9), by_night(True, 9), by_night(False, 41)])
+def test_warps_of_fibres_evaluate_the_network(is_tf32, n_features):
     """Lanes simulated by fibres pass rows forward."""
     n_warps, n_blocks, n_rows = WARPS, 2, 300
-    sizes = Sizes(9, 20, 32, 11, 1, False)
+    sizes = Sizes(n_features, 20, 32, 11, 1, False)
     data = Data(Case(sizes[:3], (11,), n_rows=n_rows), torch.device("cpu"))
     constants = sizes.constants(learns=False, is_tanh=True, is_tf32=is_tf32)
     kernel = BACKENDS["host"].compile(Path(__file__).with_name("evaluate.cu"), constants)["evaluate"]
@@ -98,7 +120,7 @@ def test_warps_of_fibres_evaluate_the_network(is_tf32):
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["fp32", "tf32"])
 @pytest.mark.parametrize("of_value", [False, True])
-@pytest.mark.parametrize("case", [CASES[0]._replace(n_rows=30_001), CASES[1], CASES[2], CASES[3]], ids=str)
+@pytest.mark.parametrize("case", [CASES[0]._replace(n_rows=30_001), *CASES[1:], LONG_ROWS], ids=str)
 def test_a_gpu_evaluates_the_network(case, of_value, precision):
     """Logits and values equal float64's."""
     data = Data(case)
@@ -123,8 +145,25 @@ def test_kernels_compile_for_a_gpu():
         constants = learning_constants(sizes, space, Clipping(True, None), n_agents=1, **given)
         assert constants["IN_PARTS"] is not is_tf32
         sources.append(("learn.cu", constants))
-    for name, of in sources:
-        assert cuda_c.compile_cubin(KERNELS / name, of, "sm_90").read_bytes()[:4] == b"\x7fELF"
+    check_compiles(*sources)
+
+
+@needs_cuda_compiler
+@pytest.mark.nightly
+def test_kernels_of_long_rows_compile_for_a_gpu():
+    """The kernels compile for rows of RICE, whose first layer's sums two warps share."""
+    space, sizes = ActionSpace(LONG_ROWS.choices, 2), Sizes(*LONG_ROWS.sizes, 20, 2, True)
+    given = {"is_tanh": True, "is_tf32": True}
+    rest = {"n_agents": LONG_ROWS.n_agents, "is_masked": False, "shared_bytes": MOST_BYTES}
+    constants = learning_constants(sizes, space, Clipping(True, None), **given, **rest)
+    assert constants["SHARING"] == 2
+    check_compiles(("evaluate.cu", sizes.constants(learns=False, **given)), ("learn.cu", constants))
+
+
+def check_compiles(*sources):
+    """Compile sources with constants to code of a GPU."""
+    for name, constants in sources:
+        assert cuda_c.compile_cubin(KERNELS / name, constants, "sm_90").read_bytes()[:4] == b"\x7fELF"
 
 
 def found(data: Data) -> tuple[torch.Tensor, ...]:
@@ -149,6 +188,9 @@ MORE_CASES = [
     CASES[2]._replace(n_rows=9_000, activation="tanh", advantages="rollout", value_clip=0.1),
     Case((5, 64, 32), n_rows=500, advantages="taken", n_members=3, value_clip=0.3),
     Case((21, 32, 32), (20,), activation="relu", n_rows=1_000, is_masked=True),
+    LONG_ROWS._replace(n_rows=1_500),
+    Case((40, 64, 64), (7,), n_rows=9_001, is_weighted=True, n_members=2),
+    Case((100, 64, 32), (11, 5), activation="relu", n_rows=5_000, is_masked=True, advantages="values"),
 ]
 ON_GPU = list(itertools.product([*CASES, *MORE_CASES], (False, True), ("fp32", "tf32")))
 
@@ -170,12 +212,14 @@ def test_a_gpu_finds_the_gradients_of_float64(case, is_shared, precision):
         (Layers(4, (64, 64), 2), None),
         (Layers(40, (32, 32), 20), None),
         (Layers(4, (64, 65), 2), "needs up to 64 units"),
-        (Layers(15, (64, 64), 2), None),
-        (Layers(16, (64, 64), 2), "needs at most 192 sums .* 207"),
+        (Layers(63, (64, 64), 7, is_shared=True), None),
+        (Layers(64, (64, 64), 2), "needs at most 192 sums .* 207"),
+        (Layers(175, (32, 32), 23, is_shared=True), None),
+        (Layers(176, (32, 32), 23, is_shared=True), "needs .* bytes"),
     ],
     ids=str,
 )
 def test_networks_whose_sums_exceed_the_registers_are_refused(layers, reason):
-    """A network fits if its gradients fit into a warp's registers."""
+    """A network fits if its gradients fit into the registers of up to four warps."""
     why = fits.why_not(Facts(network=layers))
     assert why == reason if reason is None else re.match(reason, why)

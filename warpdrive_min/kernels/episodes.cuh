@@ -11,6 +11,7 @@
 namespace wd_network {
 
 constexpr bool LEARNS = false, IN_PARTS = false, IS_SHARED = false;
+constexpr int SHARING = 1;
 constexpr int WARPS = wd_min(THREADS / 32, 4);  // that act; weights and their rows fit into a block's static shared memory
 
 #include "perceptron_tiles.cuh"

@@ -18,6 +18,12 @@ WD_FN void evaluate_rows(float* const shared, const Layers& layers, const float*
   const auto begin = [&](const int stage, const int tile) {
     const long long first = static_cast<long long>(tile) * ROWS * N_SEEN, end = static_cast<long long>(n_rows) * N_SEEN;
     float* const x = mine + OF_X + stage * ROWS * SX;
+    if (N_SEEN > LANES) {  // a row after the other: no divisions
+#pragma unroll
+      for (int r = 0; r < ROWS; ++r)
+        if (first + r * N_SEEN < end) copy_row<LANES, 1>(x + r * SX + lane, rows + first + r * N_SEEN + lane, lane);
+      return;
+    }
 #pragma unroll
     for (int n = lane; n < ROWS * N_SEEN; n += LANES)
       if (first + n < end) wd_copy4(x + n / N_SEEN * SX + n % N_SEEN, rows + first + n);

@@ -5,6 +5,9 @@
 //   h1 (R) -> h2 (R) -> outputs (R) -> loss, a lane a row -> d_z2 (R) -> d_z1 (T) -> d_w1
 //   h1 (T) is computed again from x; d_z2 (T) from the loss; only h2 is transposed, through shared memory -> d_w2, d_w3
 //
+// With many features the sums of d_w1 exceed the registers. Then SHARING warps exchange d_z1 through shared memory. Each
+// adds the products of all their rows for every SHARING-th tile of features. h1 is transposed, too.
+//
 // Constants that come before this header: those of `perceptron_tiles.cuh`; N_AGENTS; SIZES, choices of each type; MASKED;
 // IS_CLIPPED, PPO's loss, else A2C's; VALUE_CLIPPED and VALUE_CLIP. Separate networks have sizes in common.
 #pragma once
@@ -14,9 +17,11 @@
 #include "loss.cuh"
 
 // Sums of a lane, in the order in which warps add them.
-constexpr int R_W2 = 0, R_W1 = R_W2 + U1 * U2 / 32, R_W3 = R_W1 + U1 * KF / 4, R_B2 = R_W3 + U2 * TO / 4;
+constexpr int OWN_KF = wd_up(KF, SHARING) / SHARING;  // tiles of features of which a warp has the sums
+constexpr int R_W2 = 0, R_W1 = R_W2 + U1 * U2 / 32, R_W3 = R_W1 + U1 * OWN_KF / 4, R_B2 = R_W3 + U2 * TO / 4;
 constexpr int R_B3 = R_B2 + T2, R_TERMS = R_B3 + 2 * TO, R_ALL = R_TERMS + N_TERMS;
 constexpr int LOOP_FLOATS = AT_WARPS + WARPS * WARP_FLOATS, HALF = (WARPS + 1) / 2;
+static_assert(SHARING == 1 || HALF % SHARING == 0, "warps that are added up have the same features");
 constexpr int ADD_FLOATS = HALF * R_ALL * LANES;
 constexpr int SHARED_FLOATS = LOOP_FLOATS > ADD_FLOATS ? LOOP_FLOATS : ADD_FLOATS;
 
@@ -26,22 +31,20 @@ struct Places {  // first number of each layer in the vector of parameters
 
 // ---- weights and rows
 
-// Starts the copies of a tile's rows: two lanes a row.
+// Starts the copies of a tile's rows: two lanes a row, or all if rows are long. A lane has the source of row lane % 16.
 WD_FN void begin_copies(const Part part, float* const mine, const int stage, const Rollout& rollout, const int row,
                         const long long source, const int lane) {
   const int half = lane / ROWS;
-  float* const x = mine + OF_X + stage * ROWS * SX + lane % ROWS * SX;
   float* const numbers = mine + OF_NUMBERS + stage * N_NUMBERS + lane % ROWS;
-  const float* const from = rollout.observations + source * N_SEEN;
   constexpr int STEP = N_SEEN % 4 ? 1 : 4;  // rows of 16 bytes are aligned
+  constexpr int AT_ONCE = SHARING > 1 ? 1 : ROWS;
+  const int first = STEP * (lane / AT_ONCE);
 #pragma unroll
-  for (int k = 0; k < N_SEEN; k += 2 * STEP)
-    if (const int at = k + STEP * half; at < N_SEEN) {
-      if (STEP == 4)
-        wd_copy16(x + at, from + at);
-      else
-        wd_copy4(x + at, from + at);
-    }
+  for (int r = 0; r < ROWS; r += AT_ONCE) {
+    float* const x = mine + OF_X + stage * ROWS * SX + (r + lane % AT_ONCE) * SX + first;
+    const float* const from = rollout.observations + (SHARING > 1 ? __shfl_sync(~0u, source, r) : source) * N_SEEN + first;
+    copy_row<LANES / AT_ONCE, STEP>(x, from, first);
+  }
   if (half == 0) {
     if (part.has_policy) {
       wd_copy4(numbers + LOG_PROB, rollout.log_probs + source);
@@ -62,16 +65,52 @@ WD_FN void begin_copies(const Part part, float* const mine, const int stage, con
 
 // ---- one network
 
+// Adds the products of d_z1 and x of all rows of SHARING warps, for this warp's features; overwrites h1 in shared memory.
+WD_FN void share_first_layer(const float* const shared, float* const mine, const float (&d_z1)[T1 / 2][2][4],
+                             float* const sums) {
+  const int lane = threadIdx.x % LANES, warp = threadIdx.x / LANES, g = lane / 4, t = lane % 4;
+  const int group = warp / SHARING, own = warp % SHARING;
+  const auto place = [&](const int i, const int r) { return OF_H1 + (2 * i + r) * 128 + 4 * lane; };
+  __syncwarp();  // all lanes have loaded h1
+#pragma unroll
+  for (int i = 0; i < T1 / 2; ++i)
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float(&d)[4] = d_z1[i][r];
+      wd_store<float4>(mine + place(i, r), make_float4(d[0], d[2], d[1], d[3]));  // a left factor
+    }
+  wd_sync_warps(group, SHARING);
+#pragma unroll 1
+  for (int n = 0; n < SHARING; ++n) {
+    const float* const its = shared + AT_WARPS + (group * SHARING + n) * WARP_FLOATS;
+    Left a[T1 / 2][2];
+#pragma unroll
+    for (int i = 0; i < T1 / 2; ++i)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) a[i][r] = left(wd_load<float4>(its + place(i, r)));
+#pragma unroll
+    for (int k = 0; k < OWN_KF; ++k) {
+      const int tile = own + k * SHARING;
+      if (KF % SHARING && tile >= KF) continue;
+      const float* const row = its + OF_X + 2 * t * SX + 8 * tile + g;
+      const Right b0 = right(row[0], row[SX]), b1 = right(row[8 * SX], row[9 * SX]);
+#pragma unroll
+      for (int i = 0; i < T1 / 2; ++i) accumulate(sums + (i * OWN_KF + k) * 4, a[i], b0, b1);
+    }
+  }
+  wd_sync_warps(group, SHARING);  // x and d_z1 are overwritten next
+}
+
 // Writes a block's sums at their places: gradients, and the terms behind all `n_parameters`.
 WD_FN void store_sums(const Part part, const float* const shared, const Places at, float* const to, const int n_parameters) {
-  const auto of_warps = [&](const int k, const int lane) {
+  const auto of_warps = [&](const int k, const int lane, const int first = 0, const int step = 1) {
     float sum = 0.f;
-    for (int warp = 0; warp < HALF; ++warp) sum += shared[(warp * R_ALL + k) * LANES + lane];
+    for (int warp = first; warp < HALF; warp += step) sum += shared[(warp * R_ALL + k) * LANES + lane];
     return sum;
   };
   // A tile's sum: row and column of the product whose first sum is `k`.
-  const auto of_tile = [&](const int k, const int row, const int column) {
-    return of_warps(k + row / 8 * 2 + column % 2, row % 8 * 4 + column / 2);
+  const auto of_tile = [&](const int k, const int row, const int column, const int first = 0, const int step = 1) {
+    return of_warps(k + row / 8 * 2 + column % 2, row % 8 * 4 + column / 2, first, step);
   };
   const auto of_lanes = [&](const int k, const int first, const int step, const int n) {
     float sum = 0.f;
@@ -87,9 +126,9 @@ WD_FN void store_sums(const Part part, const float* const shared, const Places a
   }
 #pragma unroll 1
   for (int n = me; n < HIDDEN1 * (N_SEEN + 1); n += BY) {
-    const int unit = n / (N_SEEN + 1), k = n % (N_SEEN + 1);
-    to[k == N_SEEN ? at.b1 + unit : at.w1 + unit * N_SEEN + k] =
-        of_tile(R_W1 + (unit / 16 * KF + k / 8) * 4, unit % 16, k % 8);
+    const int unit = n / (N_SEEN + 1), k = n % (N_SEEN + 1), tile = k / 8;
+    to[k == N_SEEN ? at.b1 + unit : at.w1 + unit * N_SEEN + k] = of_tile(
+        R_W1 + (unit / 16 * OWN_KF + tile / SHARING) * 4, unit % 16, k % 8, tile % SHARING, SHARING);
   }
 #pragma unroll 1
   for (int n = me; n < part.n_columns() * HIDDEN2; n += BY) {
@@ -117,7 +156,7 @@ WD_FN void learn_network(const Part part, float* const shared, const float* cons
                               from(at.w3), from(at.b3), from(at.v3), from(at.c3)});
   float* const mine = shared + AT_WARPS + warp * WARP_FLOATS;
 #pragma unroll 1
-  for (int n = lane; n < 2 * ROWS * SX; n += LANES) mine[OF_X + n] = n % SX == N_SEEN ? 1.f : 0.f;  // 1: biases
+  for (int n = lane; n < STAGES * ROWS * SX; n += LANES) mine[OF_X + n] = n % SX == N_SEEN ? 1.f : 0.f;  // 1: biases
   __syncthreads();
 
   float sums[R_ALL];  // a lane's part of all sums over rows
@@ -127,20 +166,28 @@ WD_FN void learn_network(const Part part, float* const shared, const float* cons
   const int n_tiles = (rollout.n_rows + ROWS - 1) / ROWS, by = gridDim.x * WARPS;
   int tile = warp * gridDim.x + blockIdx.x;
   const auto row_of = [&](const int of_tile) { return rollout.within(of_tile * ROWS + lane % ROWS); };
+  const int end = SHARING > 1 ? n_tiles + warp * gridDim.x : n_tiles;  // warps that meet take as many tiles as warp 0
   int next = 0;  // an index as loaded, for arithmetic on it would wait for memory
-  if (tile < n_tiles) {
+  if (tile < end) {
     begin_copies(part, mine, 0, rollout, row_of(tile), rollout.source(row_of(tile)), lane);
-    if (tile + by < n_tiles) next = rollout.index(row_of(tile + by));
+    if (tile + by < end) next = rollout.index(row_of(tile + by));
   }
   wd_end_copies();
   int stage = 0;
-#pragma unroll 1
-  for (; tile < n_tiles; tile += by, stage ^= 1) {
-    if (const int row = row_of(tile + by); tile + by < n_tiles)
-      begin_copies(part, mine, stage ^ 1, rollout, row, rollout.source(row, next), lane);
+  const auto begin_next = [&] {
+    if (const int row = row_of(tile + by); tile + by < end)
+      begin_copies(part, mine, stage ^ (STAGES - 1), rollout, row, rollout.source(row, next), lane);
     wd_end_copies();
-    if (tile + 2 * by < n_tiles) next = rollout.index(row_of(tile + 2 * by));
-    wd_await_all_but_last();
+    if (tile + 2 * by < end) next = rollout.index(row_of(tile + 2 * by));
+  };
+#pragma unroll 1
+  for (; tile < end; tile += by, stage ^= STAGES - 1) {
+    if (STAGES == 2) {
+      begin_next();
+      wd_await_all_but_last();
+    } else {
+      wd_await_all();
+    }
     __syncwarp();
     const float* const x = mine + OF_X + stage * ROWS * SX;
     float* const outputs = mine + OF_OUT;
@@ -189,36 +236,42 @@ WD_FN void learn_network(const Part part, float* const shared, const float* cons
 #pragma unroll
     for (int i = 0; i < T1 / 2; ++i) {  // layer 1
       Left a[2];
+      if (KEEPS_H1) transposed<U1>(mine + OF_H1, lane, i, h1[i]);
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        zero(h1[i][r]);
+        if (!KEEPS_H1) {
+          zero(h1[i][r]);
 #pragma unroll
-        for (int k = 0; k < KF; ++k) {
-          const float* const row = x + (g + 8 * r) * SX + 8 * k + t;
-          const Left w = weights(shared + AT_W1T + (i * KF + k) * 128 + 4 * lane).all;
-          multiply(h1[i][r], w, right(row[0], row[4]));
+          for (int k = 0; k < KF; ++k) {
+            const float* const row = x + (g + 8 * r) * SX + 8 * k + t;
+            const Left w = weights(shared + AT_W1T + (i * KF + k) * 128 + 4 * lane).all;
+            multiply(h1[i][r], w, right(row[0], row[4]));
+          }
+          activate(h1[i][r]);
         }
-        activate(h1[i][r]);
 #pragma unroll
         for (int e = 0; e < 4; ++e) d_z1[i][r][e] *= slope(h1[i][r][e]);
         a[r] = left(d_z1[i][r]);
       }
+      if (SHARING > 1) continue;
 #pragma unroll
       for (int k = 0; k < KF; ++k) {
         const float* const row = x + 2 * t * SX + 8 * k + g;
         accumulate(sums + R_W1 + (i * KF + k) * 4, a, right(row[0], row[SX]), right(row[8 * SX], row[9 * SX]));
       }
     }
+    if (SHARING > 1) {
+      share_first_layer(shared, mine, d_z1, sums + R_W1);
+      begin_next();
+    }
 #pragma unroll
     for (int j = 0; j < T2 / 2; ++j) {  // layers 2 and 3, by units of layer 2
-      const float* const even = mine + swizzled(2 * t, 2 * g) + 32 * j;
-      const float* const odd = mine + (swizzled(2 * t, 2 * g) ^ 16) + 32 * j;
-      const float2 both[4] = {wd_load<float2>(even), wd_load<float2>(odd + 2 * U2), wd_load<float2>(odd),
-                              wd_load<float2>(even + 2 * U2)};
+      float h2[2][4];
+      transposed<U2>(mine, lane, j, h2);
       Left a[2], c[2];
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        float h2[4], d_z2[4];
+        float d_z2[4];
         zero(d_z2);
 #pragma unroll
         for (int o = 0; o < TO; ++o) {
@@ -226,12 +279,9 @@ WD_FN void learn_network(const Part part, float* const shared, const float* cons
           multiply(d_z2, w, right(d_out[o][r], d_out[o][r + 2]));
         }
 #pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          h2[e] = r ? both[e].y : both[e].x;
-          d_z2[e] *= slope(h2[e]);
-        }
+        for (int e = 0; e < 4; ++e) d_z2[e] *= slope(h2[r][e]);
         sums[R_B2 + 2 * j] += d_z2[0] + d_z2[1], sums[R_B2 + 2 * j + 1] += d_z2[2] + d_z2[3];
-        c[r] = left(h2);
+        c[r] = left(h2[r]);
         a[r] = left(d_z2);
       }
 #pragma unroll

@@ -53,8 +53,8 @@ WD_FN float loss_of_value(const float value, const float target, const float old
 
 WD_FN int size_of(const int type) { return N_TYPES == 1 ? N_OUTPUTS : SIZES[type]; }
 
-#define EACH_TYPE _Pragma("unroll (N_OUTPUTS <= 8 ? N_TYPES : 1)")
-#define EACH_CHOICE _Pragma("unroll (N_OUTPUTS <= 8 ? N_OUTPUTS : 1)")
+#define EACH_TYPE _Pragma("unroll (N_OUTPUTS <= 24 ? N_TYPES : 1)")
+#define EACH_CHOICE _Pragma("unroll (N_OUTPUTS <= 24 ? N_OUTPUTS : 1)")
 
 // Loss of a row of the minibatch. Replaces its outputs, without their biases, by the derivatives with respect to them, and
 // adds to the sums of terms: policy, value, entropy, KL and whether the ratio is clipped.
@@ -106,9 +106,10 @@ WD_FN void loss(const Part part, const Rollout& rollout, const Rule& rule, const
       EACH_CHOICE for (int k = 0; k < N_OUTPUTS; ++k)
         if (is_own(k)) {
           p[k] *= over;
-          out[k] = is_free && is_allowed(k) ? out[k] - log_norm : 0.f;
-          sum += p[k] * out[k];
-          log_prob += k == action ? out[k] : 0.f;
+          const float own = is_free && is_allowed(k) ? out[k] - log_norm : 0.f;
+          sum += p[k] * own;
+          log_prob += k == action ? own : 0.f;
+          out[k] = own;
         }
       entropies[type] = -sum;
       entropy -= sum;

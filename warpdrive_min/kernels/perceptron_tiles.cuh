@@ -1,10 +1,12 @@
 // Networks with two hidden layers on matrix units: their layout in shared memory, products, and the forward pass.
 //
-// A warp takes 16 rows at a time through everything. Warps share only the weights, so there is no barrier of the block.
+// A warp takes 16 rows at a time through everything. Warps share only the weights, so there is no barrier of the block. With
+// many features, SHARING warps also share the sums of the first layer's gradients; see `learn.cuh`.
 //
 // Constants that come before this header: N_SEEN; HIDDEN1, HIDDEN2; N_OUTPUTS; IS_SHARED, if the value is a further output
 // on the same hidden layers; IS_TANH; TF32; WARPS of a block; LEARNS, if the pass goes back too; if so, N_TYPES of actions;
-// IN_PARTS, if it cuts weights into two factors of TF32 once for all rows, and stores the second ones behind all first ones.
+// IN_PARTS, if it cuts weights into two factors of TF32 once for all rows, and stores the second ones behind all first ones;
+// SHARING, 1 if warps do not share sums.
 #pragma once
 
 #include "tiles.cuh"
@@ -12,17 +14,21 @@
 // Units rounded up to 16; tiles of 8 units, of 8 features (and 1, with the biases as weights), and of 8 outputs.
 constexpr int U1 = wd_up(HIDDEN1, 16), U2 = wd_up(HIDDEN2, 16), T1 = U1 / 8, T2 = U2 / 8, KF = wd_up(N_SEEN + 1, 8) / 8;
 constexpr int TO = wd_up(N_OUTPUTS + IS_SHARED, 8) / 8;
+constexpr bool KEEPS_H1 = SHARING > 1;  // with few features it is cheaper to compute it again than to transpose it
+constexpr int STAGES = SHARING > 1 ? 1 : 2;  // of rows: those to compute and those to copy; long rows have room for one
 constexpr int SX = 8 * KF + 4, SO = 8 * TO + 4;  // floats of a row of x and of outputs: no two lanes in one bank
 constexpr int N_NUMBERS = LEARNS ? (5 + N_TYPES) * ROWS : 0;  // besides x
 
 // Where a block's weights lie in shared memory, in floats: R and T as above, F forward, B backward.
 constexpr int OF_W1 = U1 * 8 * KF, OF_W2 = U1 * U2, OF_W3 = 8 * TO * U2;
 constexpr int AT_W1R = 0, AT_W2F = AT_W1R + OF_W1, AT_W3F = AT_W2F + OF_W2, AT_B2 = AT_W3F + OF_W3, AT_B3 = AT_B2 + T2 * 16;
-constexpr int AT_W1T = AT_B3 + 8 * TO, AT_W2B = AT_W1T + OF_W1, AT_W3R = AT_W2B + OF_W2, AT_W3T = AT_W3R + OF_W3;
+constexpr int AT_W1T = AT_B3 + 8 * TO, AT_W2B = AT_W1T + (KEEPS_H1 ? 0 : OF_W1);
+constexpr int AT_W3R = AT_W2B + OF_W2, AT_W3T = AT_W3R + OF_W3;
 constexpr int N_WEIGHTS = LEARNS ? AT_W3T + OF_W3 : AT_W1T;
 constexpr int OF_LOW = IN_PARTS ? N_WEIGHTS : 0, AT_WARPS = N_WEIGHTS + OF_LOW;
-// What a warp has behind them: h2 and numbers of rows if it learns, two stages of x, outputs.
-constexpr int OF_X = LEARNS ? ROWS * U2 : 0, OF_NUMBERS = OF_X + 2 * ROWS * SX, OF_OUT = OF_NUMBERS + 2 * N_NUMBERS;
+// What a warp has behind them: h2, h1 if kept, and numbers of rows if it learns, stages of x, outputs.
+constexpr int OF_H1 = LEARNS ? ROWS * U2 : 0, OF_X = OF_H1 + (KEEPS_H1 ? ROWS * U1 : 0);
+constexpr int OF_NUMBERS = OF_X + STAGES * ROWS * SX, OF_OUT = OF_NUMBERS + STAGES * N_NUMBERS;
 constexpr int WARP_FLOATS = OF_OUT + ROWS * SO;
 
 // Four weights, for one left factor or two right ones.
@@ -45,9 +51,29 @@ struct Layers {  // the value's output is `v3` and `c3`
   const float *w1, *b1, *w2, *b2, *w3, *b3, *v3, *c3;
 };
 
-// Place of a lane's tile of h2 in shared memory, (8, U2, 2): pairs of rows g and g + 8 lie side by side, and blocks of 8
+// Place of a lane's tile of U units in shared memory, (8, U, 2): pairs of rows g and g + 8 lie side by side, and blocks of 8
 // floats are exchanged by rows, so that neither stores of R (16 bytes) nor loads of T (8 bytes) meet in a bank.
-WD_FN int swizzled(const int row, const int first) { return row * 2 * U2 + (first ^ 8 * ((row >> 1) ^ (row & 1) * 2)); }
+template <int U>
+WD_FN int swizzled(const int row, const int first) {
+  return row * 2 * U + (first ^ 8 * ((row >> 1) ^ (row & 1) * 2));
+}
+// Stores tile n of U units, in order R.
+template <int U>
+WD_FN void transpose(float* const to, const int lane, const int n, const float (&tile)[4]) {
+  const float4 both = make_float4(tile[0], tile[2], tile[1], tile[3]);  // of rows g and g + 8
+  wd_store<float4>(to + (swizzled<U>(lane / 4, lane % 4 * 4) ^ 16 * (n % 2)) + n / 2 * 32, both);
+}
+// Loads 16 units, from 16 j on, of both tiles of 8 rows, in order T.
+template <int U>
+WD_FN void transposed(const float* const from, const int lane, const int j, float (&tiles)[2][4]) {
+  const int place = swizzled<U>(2 * (lane % 4), 2 * (lane / 4));
+  const float* const even = from + place + 32 * j;
+  const float* const odd = from + (place ^ 16) + 32 * j;
+  const float2 both[4] = {wd_load<float2>(even), wd_load<float2>(odd + 2 * U), wd_load<float2>(odd),
+                          wd_load<float2>(even + 2 * U)};
+#pragma unroll
+  for (int e = 0; e < 4; ++e) tiles[0][e] = both[e].x, tiles[1][e] = both[e].y;
+}
 
 // Fills the block's weights. Columns of outputs are the choices, then the value.
 WD_FN void load_weights(const Part part, float* const shared, const Layers& of) {
@@ -78,7 +104,7 @@ WD_FN void load_weights(const Part part, float* const shared, const Layers& of) 
     const int lane = n % 32, g = lane / 4, t = lane % 4, k = n / 32 % KF * 8 + t, unit = n / 32 / KF * 16 + g;
     const float a = w1(unit, k), b = w1(unit, k + 4), c = w1(unit + 8, k), d = w1(unit + 8, k + 4);
     put(AT_W1R + 4 * n, a, b, c, d);
-    if (LEARNS) put(AT_W1T + 4 * n, a, c, b, d);
+    if (LEARNS && !KEEPS_H1) put(AT_W1T + 4 * n, a, c, b, d);
   }
 #pragma unroll 4
   for (int n = me; n < U1 * U2 / 4; n += BY) {
@@ -110,25 +136,43 @@ WD_FN void load_weights(const Part part, float* const shared, const Layers& of) 
                                                                      : 0.f;
 }
 
-// Passes 16 rows forward: units of the second layer into `z`, and if it learns transposed into `h2`; outputs, without their
-// biases, into rows of SO.
-WD_FN void forward(const float* const shared, const float* const x, float* const outputs, float* const h2, const int lane,
+// Starts copies of a row by BESIDE lanes, STEP floats at a time; `to` and `from` are at a lane's `first` feature.
+template <int BESIDE, int STEP>
+WD_FN void copy_row(float* const to, const float* const from, const int first) {
+#pragma unroll
+  for (int k = 0; k < N_SEEN; k += BESIDE * STEP)
+    if (k + first < N_SEEN) {
+      if (STEP == 4)
+        wd_copy16(to + k, from + k);
+      else
+        wd_copy4(to + k, from + k);
+    }
+}
+
+// Passes 16 rows forward: units of the second layer into `z`, and if it learns transposed into `mine`; outputs, without
+// their biases, into rows of SO.
+WD_FN void forward(const float* const shared, const float* const x, float* const outputs, float* const mine, const int lane,
                    float (&z)[T2][4]) {
   const int g = lane / 4, t = lane % 4;
   float h1[T1][4];
 #pragma unroll
-  for (int i = 0; i < T1 / 2; ++i) {
-    zero(h1[2 * i]), zero(h1[2 * i + 1]);
+  for (int n = 0; n < T1; ++n) zero(h1[n]);
 #pragma unroll
-    for (int k = 0; k < KF; ++k) {
+  for (int k = 0; k < KF; ++k) {
+    const float* const upper = x + g * SX + 8 * k + t;
+    const float* const lower = upper + 8 * SX;
+    const Left a = left(upper[0], lower[0], upper[4], lower[4]);
+#pragma unroll
+    for (int i = 0; i < T1 / 2; ++i) {
       const Weights w = weights(shared + AT_W1R + (i * KF + k) * 128 + 4 * lane);
-      const float* const upper = x + g * SX + 8 * k + t;
-      const float* const lower = upper + 8 * SX;
-      const Left a = left(upper[0], lower[0], upper[4], lower[4]);
       multiply(h1[2 * i], a, w.half(0));
       multiply(h1[2 * i + 1], a, w.half(1));
     }
-    activate(h1[2 * i]), activate(h1[2 * i + 1]);
+  }
+#pragma unroll
+  for (int n = 0; n < T1; ++n) {
+    activate(h1[n]);
+    if (KEEPS_H1) transpose<U1>(mine + OF_H1, lane, n, h1[n]);
   }
 #pragma unroll
   for (int n = 0; n < T2; ++n) {
@@ -157,8 +201,7 @@ WD_FN void forward(const float* const shared, const float* const x, float* const
       const Weights w = weights(shared + AT_W3F + (o * (T2 / 2) + n / 2) * 128 + 4 * lane);
       multiply(out[o][n % 2], a, w.half(n % 2));
     }
-    const float4 both = make_float4(z[n][0], z[n][2], z[n][1], z[n][3]);  // of rows g and g + 8
-    if (LEARNS) wd_store<float4>(h2 + (swizzled(g, 4 * t) ^ 16 * (n % 2)) + n / 2 * 32, both);
+    if (LEARNS) transpose<U2>(mine, lane, n, z[n]);
   }
 #pragma unroll
   for (int o = 0; o < TO; ++o) {

@@ -37,6 +37,11 @@ WD_FN void wd_end_copies() { asm volatile("cp.async.commit_group;" ::: "memory")
 WD_FN void wd_await_all_but_last() { asm volatile("cp.async.wait_group 1;" ::: "memory"); }
 WD_FN void wd_await_all() { asm volatile("cp.async.wait_group 0;" ::: "memory"); }
 
+// A barrier of `n` warps, those of a group.
+WD_FN void wd_sync_warps(const int group, const int n) {
+  asm volatile("bar.sync %0, %1;" ::"r"(1 + group), "r"(n * LANES) : "memory");
+}
+
 #endif
 
 // ---- products

@@ -19,11 +19,13 @@ WIDEST: Final = 64
 MOST_SUMS: Final = 192
 """Most sums of a lane, of its 255 registers; those of 64 and 64 units with up to 15 features are 191.
 
-With more, values spill to memory, and Triton's pass is as fast.
+With more, values spill to memory, and Triton's pass is as fast. Up to it, few warps share sums: fewer barriers.
 """
 WARPS: Final = 8
 ROWS: Final = 16
 """Rows that a warp takes at a time."""
+SHARING: Final = (1, 2, 4)
+"""Numbers of warps that may share the sums of the first layer's gradients."""
 
 
 class Sizes(NamedTuple):
@@ -43,19 +45,34 @@ class Sizes(NamedTuple):
         return cls(layers.n_features, first, second, layers.n_outputs, n_types, layers.is_shared)
 
     @property
+    def n_sharing(self) -> int:
+        """Warps that share the sums of the first layer's gradients.
+
+        The fewest whose registers hold them.
+        """
+        return next((n for n in SHARING if self._sums(n) <= MOST_SUMS), SHARING[-1])
+
+    @property
     def n_sums(self) -> int:
         """Sums over rows that each lane of a warp keeps in registers."""
+        return self._sums(self.n_sharing)
+
+    def _sums(self, n_sharing: int) -> int:
         first, second, features, outputs = self._tiles
-        return 2 * first * second + 2 * first * features + 2 * second * outputs + second + 2 * outputs + N_TERMS
+        of_layers = first * (second + -(-features // n_sharing)) + second * outputs
+        return 2 * of_layers + second + 2 * outputs + N_TERMS
 
     def n_bytes(self, *, learns: bool, in_parts: bool = False) -> int:
         """Return the shared memory of a block, bytes; the kernels check it."""
         first, second, features, outputs = self._tiles
-        weights, rows = 64 * first * (features + second), 2 * ROWS * (8 * features + 4) + ROWS * (8 * outputs + 4)
+        shares = learns and self.n_sharing > 1
+        n_stages, of_first, of_others = 2 - shares, 64 * first * features, 64 * second * (first + outputs)
+        biases, rows = 16 * second + 8 * outputs, ROWS * (n_stages * (8 * features + 4) + 8 * outputs + 4)
         if not learns:
-            return 4 * (weights + 64 * second * outputs + 16 * second + 8 * outputs + WARPS * rows)
-        weights = (1 + in_parts) * (2 * weights + 192 * second * outputs + 16 * second + 8 * outputs)
-        in_loop = weights + WARPS * (8 * ROWS * second + 2 * ROWS * (5 + self.n_types) + rows)
+            return 4 * (of_first + of_others + biases + WARPS * rows)
+        weights = (2 - shares) * of_first + 2 * of_others + 64 * second * outputs + biases
+        units = 8 * ROWS * (second + shares * first)
+        in_loop = (1 + in_parts) * weights + WARPS * (units + n_stages * ROWS * (5 + self.n_types) + rows)
         return 4 * max(in_loop, (WARPS + 1) // 2 * self.n_sums * 32)
 
     def in_parts(self, shared_bytes: int, *, is_tf32: bool) -> bool:
@@ -71,6 +88,7 @@ class Sizes(NamedTuple):
             "LEARNS": learns,
             "WARPS": WARPS,
             "IN_PARTS": in_parts,
+            "SHARING": self.n_sharing if learns else 1,
             "SHARED_BYTES": self.n_bytes(learns=learns, in_parts=in_parts),
             "N_AGENTS": 1,
             **constants_of_launch(WARPS),
@@ -95,8 +113,9 @@ class Sizes(NamedTuple):
 
 
 @rule(
-    f"up to {WIDEST} units, weights that fit into shared memory, and gradients into registers: with {WIDEST} and "
-    f"{WIDEST} units up to 15 features and 8 outputs, the value among them if layers are shared"
+    f"up to {WIDEST} units, weights and rows that fit into shared memory, and gradients into registers: on a GPU with "
+    f"227 kB, {WIDEST} and {WIDEST} units with up to 63 features and 8 outputs, or 32 and 32 with up to 175 and 24, "
+    "the value among them if layers are shared"
 )
 def fits(facts: Facts) -> str | None:
     """Refuse layers that do not fit on the chip."""
@@ -106,7 +125,7 @@ def fits(facts: Facts) -> str | None:
     sizes = Sizes.of(layers, facts.n_types)
     if sizes.n_sums > MOST_SUMS:
         return f"needs at most {MOST_SUMS} sums of gradients in a thread (got {sizes.n_sums} for {layers})"
-    if (needed := sizes.n_bytes(learns=True)) > facts.shared_bytes:
+    if (needed := max(sizes.n_bytes(learns=learns) for learns in (True, False))) > facts.shared_bytes:
         return f"needs {needed:,} bytes of a block's shared memory (the GPU has {facts.shared_bytes:,})"
     return None
 

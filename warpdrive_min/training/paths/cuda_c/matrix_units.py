@@ -1,7 +1,8 @@
 """Small networks in CUDA C on a GPU's matrix units.
 
 They are evaluated, and learn by A2C and PPO in one pass. A warp takes 16 rows through forward pass, loss and backward
-pass, and keeps the sums of all gradients in registers; see `kernels/perceptron_tiles.cuh` and `kernels/learn.cuh`.
+pass, and keeps the sums of all gradients in registers; with many features, some warps share those of the first layer.
+See `kernels/perceptron_tiles.cuh` and `kernels/learn.cuh`.
 """
 
 from __future__ import annotations
