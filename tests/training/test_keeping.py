@@ -40,6 +40,7 @@ RULES = {
     "continuous": ("pendulum", CLASSIC, {"shared": {**LEARNS, "model": {**WIDE, "output_w": 2.0}}}),
     "two policies": ("tag_continuous", TAG, {"runner": LEARNS, "tagger": {**PPO, "model": WIDE}}),
     "some environments": ("cartpole", CLASSIC, {"shared": LEARNS}),
+    "groups of warps": ("tag_continuous", TAG, {"shared": {**A2C, "model": {"fc_dims": [200, 129]}}}),
 }
 
 
@@ -68,8 +69,9 @@ def noting(trunk, under, seen, inputs, *heads):
     return under(trunk, inputs, *heads)
 
 
-FORMS = [*((rule, None) for rule in RULES), ("A2C", 16), ("values first", 80)]
+FORMS = [*((rule, None) for rule in [*RULES][:-1]), ("A2C", 16), ("values first", 80)]
 FORMS = [(*form, precision) for precision in ("tf32", "fp32") for form in FORMS]
+FORMS += [("groups of warps", None, "tf32")] if ON_DEVICE else []
 SLOW = [("values first", None, "fp32"), ("A2C", None, "tf32"), ("A2C", 16, "tf32"), ("values first", 80, "tf32")]
 SLOW += [("two policies", None, "fp32")]
 SLOW += [(rule, None, "tf32") for rule in ("values first", "continuous", "two policies", "some environments")]

@@ -17,7 +17,7 @@ from warpdrive_min.function_manager import KERNELS
 from warpdrive_min.training import config
 from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.paths.constants import N_TERMS, WARPS, Clipping, Sizes, fits, learning_constants
-from warpdrive_min.training.paths.cuda_c import matrix_units
+from warpdrive_min.training.paths.cuda_c import matrix_units, warp_groups
 from warpdrive_min.training.paths.facts import Facts, Layers
 from warpdrive_min.training.paths.fused.loss import Learned, Rows
 
@@ -158,6 +158,18 @@ def test_kernels_of_long_rows_compile_for_a_gpu():
     constants = learning_constants(sizes, space, Clipping(True, None), **given, **rest)
     assert constants["SHARING"] == 2
     check_compiles(("evaluate.cu", sizes.constants(learns=False, **given)), ("learn.cu", constants))
+
+
+@needs_cuda_compiler
+@pytest.mark.parametrize("of", [
+    warp_groups.Pass(72, 256, 200, 48, is_bf16=False, is_tanh=True),
+    by_night(warp_groups.Pass(48, 200, 256, 0, is_bf16=False, is_tanh=True)),
+    by_night(warp_groups.Pass(128, 129, 256, 48, is_bf16=True, is_tanh=False)),
+    by_night(warp_groups.Pass(1, 256, 129, 0, is_bf16=True, is_tanh=False)),
+], ids=str)  # fmt: skip
+def test_passes_by_groups_of_warps_compile_for_a_gpu(of):
+    """The passes of wide networks compile for sm_90a, within its shared memory."""
+    check_compiles((f"wide_{of.kernel}.cu", of.constants(MOST_BYTES)))
 
 
 def check_compiles(*sources):

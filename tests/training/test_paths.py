@@ -46,7 +46,11 @@ NEEDS = {
         replace(ON_GPU, precision="bf16", network=WIDE),
         f"-fused {TRITON} is_population network=unknown precision=fp32",
     ),
-    ("network", 2): (Facts(is_exact=True), "-is_exact"),
+    ("network", 2): (
+        replace(ON_GPU, precision="bf16", network=WIDE),
+        f"-fused {TRITON} is_population network=unknown precision=fp32",
+    ),
+    ("network", 3): (Facts(is_exact=True), "-is_exact"),
     ("acting", 0): (ON_GPU, f"is_population {TRITON} precision=bf16 own_columns=3 is_box network=unknown network=wide"),
     ("acting", 1): (Facts(network=WIDE), "device=cuda precision=bf16 is_exact is_population network=unknown"),
     ("acting", 2): (GRU, GATED),
@@ -72,8 +76,9 @@ NEEDS = {
     ("Adam", 0): (ON_GPU, TRITON),
     ("Adam", 1): (Facts(), "is_exact device=cuda is_population"),
     ("Adam", 2): (Facts(is_exact=True), "-is_exact"),
-    ("forward passes", 0): (IN_TF32, f"{KEPT} network=many-features network=very-wide gpu_bytes=1000000000"),
-    ("forward passes", 1): (replace(IN_TF32, precision="fp32"), f"{KEPT} precision=bf16 gpu_bytes=1000000000"),
+    ("forward passes", 0): (IN_TF32, f"{KEPT} device=cpu network=very-wide gpu_bytes=1000000000"),
+    ("forward passes", 1): (IN_TF32, f"{KEPT} network=many-features network=very-wide gpu_bytes=1000000000"),
+    ("forward passes", 2): (replace(IN_TF32, precision="fp32"), f"{KEPT} precision=bf16 gpu_bytes=1000000000"),
     ("observations", 0): (
         Facts(network=LARGE, own_columns=3),
         "-shared_observations n_policies=2 own_columns=null why_not_whole_array=unseen is_masked "
@@ -104,6 +109,7 @@ def _all_installed(monkeypatch):
     reasons = {"cuda": None, "cpu": "needs a GPU"}
     monkeypatch.setattr(available, "why_no_triton", reasons.__getitem__)
     monkeypatch.setattr(available, "why_no_cuda_c", lambda device, backend: reasons[device])
+    monkeypatch.setattr(available, "why_no_warp_groups", reasons.__getitem__)
     monkeypatch.setattr(available, "why_no_cpp", lambda: None)
 
 
@@ -147,7 +153,7 @@ def test_choice_has_the_reasons_of_faster_paths_alone():
     torch = choose("network", replace(ON_GPU, network=WIDE))
     assert torch.path is PATHS["network"][-1]
     assert list(torch.refused) == [path.name for path in PATHS["network"][:-1]]
-    assert torch.why.count("; ") == 2
+    assert torch.why.count("; ") == 3
     assert choose("network", Facts(fused=False)).why == "model.fused is false; trainer.exact is false"
 
 

@@ -1,10 +1,11 @@
-"""Perceptrons in Triton, narrow and wide, against torch in float64."""
+"""Perceptrons, narrow and wide, against torch in float64."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
 import os
+from functools import partial
 from typing import NamedTuple
 
 import pytest
@@ -16,6 +17,8 @@ from warpdrive_min.training.config import ModelConfig
 from warpdrive_min.training.config import precision as within
 from warpdrive_min.training.models.parts import Trunk
 from warpdrive_min.training.paths import available, table
+from warpdrive_min.training.paths.available import why_no_warp_groups
+from warpdrive_min.training.paths.cuda_c import warp_groups
 from warpdrive_min.training.paths.facts import Facts
 from warpdrive_min.training.paths.fused import narrow as narrow_module
 from warpdrive_min.training.paths.fused import wide as wide_module
@@ -23,7 +26,7 @@ from warpdrive_min.training.paths.fused.narrow import narrow
 from warpdrive_min.training.paths.fused.wide import wide
 from warpdrive_min.training.paths.triton import sizes as triton_sizes
 
-KERNELS = {"narrow": narrow, "wide": wide}
+KERNELS = {"narrow": narrow, "wide": wide, "groups": partial(wide, kernels=warp_groups.IN_CUDA_C)}
 BOUNDS = {"fp32": 2e-6, "tf32": 3e-3, "bf16": 3e-2}
 MANY = 100_003
 """Rows that are more than programs take at once."""
@@ -74,6 +77,15 @@ CASES += [
     for i, (precision, sizes, activation) in enumerate(WIDE_ON_GPU)
     for late in [[pytest.mark.nightly] if i % 3 else []]
 ]
+BY_GROUPS = [
+    (MANY, (71, 256, 256, 43), "tanh"), (1, (71, 256, 256, 43), "relu"), (129, (22, 130, 200, 12), "tanh", False),
+    (17_000, (72, 256, 129, 48), "relu"), (300, (5, 200, 256, 1), "tanh"),
+]  # fmt: skip
+CASES += [
+    pytest.param(Case("groups", precision, *rest), marks=pytest.mark.gpu)
+    for precision, *rest in [*(("tf32", *rest) for rest in BY_GROUPS), *(("bf16", *rest) for rest in BY_GROUPS)]
+]
+CASES.append(pytest.param(Case("groups", "bf16", 1_000, (128, 256, 256, 48), "tanh"), marks=pytest.mark.gpu))
 
 
 @pytest.fixture(autouse=True)
@@ -108,11 +120,13 @@ def test_outputs_and_gradients_are_those_of_torch(case):
 
     Partial blocks and rows; on a GPU, many rows with the same bits twice.
     """
+    if case.kernel == "groups" and (reason := why_no_warp_groups(DEVICE.type)):
+        pytest.skip(reason)
     evaluate, d_out = by(case.kernel, case.activation, case.precision), rows(case.n_rows, case.sizes[-1], seed=3)
     x, weights = rows(case.n_rows, case.sizes[0]), network(*case.sizes)
     bound = 1e-5 if (case.precision, case.n_rows) == ("fp32", MANY) else BOUNDS[case.precision]
     is_rough = case.activation == "relu" and case.precision != "fp32"
-    with within(case.precision, DEVICE) if case.kernel == "wide" else contextlib.nullcontext():
+    with within(case.precision, DEVICE) if case.kernel != "narrow" else contextlib.nullcontext():
         far = errors(evaluate, x, weights, case.activation, d_out, needs_x=case.needs_x)
         assert len(far) == 7 + case.needs_x
         assert far[0] <= bound
@@ -137,7 +151,8 @@ def test_what_is_not_a_number_stays_in_its_row(kernel, n_features, activation):
 def test_kernels_have_limits():
     """Each kernel accepts networks up to its limits.
 
-    Narrow: 512 features, 64 units or outputs; wide: networks in tiles, never fp32.
+    Narrow: 512 features, 64 units or outputs; wide: networks in tiles, never fp32; by groups of warps: 129 to 256
+    units.
     """
     assert fits(narrow_module.fits, 512, (64, 64), 64)
     assert fits(narrow_module.fits, 512, (64, 64), 1)
@@ -147,6 +162,16 @@ def test_kernels_have_limits():
     assert not fits(wide_module.fits, 129, (64, 64), 2, "tf32")
     assert fits(wide_module.fits, 128, (512, 512), 128, "tf32")
     assert not fits(wide_module.fits, 128, (512, 512), 128, "fp32")
+    for precision, most in warp_groups.MOST_FEATURES.items():
+        assert fits(warp_groups.fits, most, (256, 129), 48, precision)
+        for sizes in (
+            (most + 1, (256, 256), 48),
+            (most, (256, 128), 48),
+            (most, (256, 257), 48),
+            (most, (256, 256), 49),
+        ):
+            assert not fits(warp_groups.fits, *sizes, precision)
+    assert not fits(warp_groups.fits, 4, (256, 256), 2, "fp32")
 
 
 @pytest.mark.parametrize(("name", "by_torch"), [("fp32", "highest"), ("tf32", "high"), ("bf16", "highest")])
@@ -317,8 +342,9 @@ def test_wide_without_gradients_keeps_nothing(monkeypatch):
     Under `no_grad`, or without required gradients.
     """
     x, weights = rows(3, 5), tuple(weight.requires_grad_() for weight in network(5, 64, 64, 2))
-    kept, evaluate = [], wide_module.evaluate
-    monkeypatch.setattr(wide_module, "evaluate", lambda *a: kept.append(len(a) > 5) or evaluate(*a))
+    kept, triton = [], wide_module.TRITON
+    noted = triton._replace(evaluate=lambda *a: kept.append(len(a) > 5) or triton.evaluate(*a))
+    monkeypatch.setattr(wide_module, "TRITON", noted)
     with torch.no_grad():
         first = wide(x, weights, "relu", "tf32")
     second = wide(x, tuple(weight.detach() for weight in weights), "relu", "tf32")

@@ -215,7 +215,8 @@ def compile_cubin(source: Path, constants: Mapping[str, Constant], architecture:
     """Compile a source to a cached cubin for a GPU architecture.
 
     The architecture is for example ``"sm_90"``. NVRTC compiles, else nvcc. A source that needs nvcc (`needs_nvcc`) is
-    compiled with it if it is installed. Needs no GPU.
+    compiled with it if it is installed. One that multiplies by groups of warps (``wgmma``) gets the architecture's own
+    instructions (``"sm_90a"``). Needs no GPU.
 
     Raises:
         CompileError: The source does not compile, there is no compiler, or the architecture does not support that many
@@ -223,6 +224,7 @@ def compile_cubin(source: Path, constants: Mapping[str, Constant], architecture:
     """
     text = unit(source, constants)
     _check_cluster(source, blocks_per_env(constants), architecture)
+    architecture += "a" if any("wgmma" in read(path) for path in headers(text, source.parent)) else ""
     exact = bool(constants.get("EXACT"))
     compiler = gpu_compiler()
     if compiler is not None and needs_nvcc(source):

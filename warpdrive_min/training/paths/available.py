@@ -11,12 +11,13 @@ from typing import Final
 
 import torch
 
-from warpdrive_min.backends import get
+from warpdrive_min.backends import BACKENDS, Backend, get
 from warpdrive_min.backends.cache import why_not_writable
 from warpdrive_min.training.paths.facts import Facts, rule
 
 NEEDS_TRITON: Final = "a GPU, Triton and a C compiler"
 NEEDS_CUDA_C: Final = "a GPU of compute capability 8.0 or newer, and NVRTC or nvcc"
+NEEDS_WARP_GROUPS: Final = "a GPU of compute capability 9.0, and NVRTC or nvcc"
 
 
 @cache
@@ -61,6 +62,22 @@ def why_no_cuda_c(device: str, backend: str) -> str | None:
     return None if capability >= (8, 0) else f"needs {NEEDS_CUDA_C} (got {capability[0]}.{capability[1]})"
 
 
+def programs() -> Backend:
+    """Return a backend that makes programs in CUDA C; those of a GPU make the same."""
+    return BACKENDS["pycuda"]
+
+
+@cache
+def why_no_warp_groups(device: str) -> str | None:
+    """Return the reason groups of warps cannot multiply on a device type, or None."""
+    if device != "cuda":
+        return f"needs {NEEDS_WARP_GROUPS} (got {device})"
+    if (reason := programs().why_no_program) is not None:
+        return f"needs {NEEDS_WARP_GROUPS} (got {reason})"
+    major, minor = torch.cuda.get_device_capability()
+    return None if (major, minor) == (9, 0) else f"needs {NEEDS_WARP_GROUPS} (got {major}.{minor})"
+
+
 @cache
 def why_no_cpp() -> str | None:
     """Return the reason kernels in C++ cannot be built, or None."""
@@ -78,6 +95,12 @@ def triton(facts: Facts) -> str | None:
 def cuda_c(facts: Facts) -> str | None:
     """Refuse devices without TF32 or a compiler for them."""
     return why_no_cuda_c(facts.device, facts.backend)
+
+
+@rule(NEEDS_WARP_GROUPS)
+def has_warp_groups(facts: Facts) -> str | None:
+    """Refuse devices other than Hopper GPUs with a compiler for them."""
+    return why_no_warp_groups(facts.device)
 
 
 @rule("a CPU and a C++ compiler")

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from warpdrive_min.backends import get
 from warpdrive_min.training.paths import constants
-from warpdrive_min.training.paths.available import cpp, cuda_c, triton
-from warpdrive_min.training.paths.cuda_c import gated, matrix_units
+from warpdrive_min.training.paths.available import cpp, cuda_c, has_warp_groups, triton
+from warpdrive_min.training.paths.cuda_c import gated, matrix_units, warp_groups
 from warpdrive_min.training.paths.exact import learning as exact_learning
 from warpdrive_min.training.paths.facts import Facts, Rule, first_reason, rule, two_layers, where
 from warpdrive_min.training.paths.fused import adam, cpu, kept, learning, narrow, wide
@@ -317,6 +318,8 @@ IN_CUDA_C: Final = (NOT_EXACT, cuda_c, NOT_BF16, OWN_ROWS, DISCRETE, two_layers,
 """Rules of the kernels in CUDA C for small networks."""
 GATED: Final = (NOT_EXACT, cuda_c, NOT_BF16, OWN_ROWS, DISCRETE, gated.one_layer, gated.fits)
 """Rules of the kernels in CUDA C for gated recurrent units."""
+BY_GROUPS: Final = (FUSED, NOT_EXACT, has_warp_groups, ALONE, two_layers, warp_groups.fits)
+"""Rules of the kernels in CUDA C for wide networks."""
 ON_CHIP: Final = (learning.is_narrow, learning.first_layer_stays)
 LOSS_KERNEL: Final = Path("kernel of the loss, in Triton", (*IN_TRITON, ALONE))
 EXACT_KERNELS: Final = Path("kernels of exact training", (EXACT,))
@@ -334,12 +337,22 @@ PATHS: Final[dict[str, tuple[Path, ...]]] = {
     ),
     "network": (
         Path("kernel for narrow networks", (*IN_TRITON, two_layers, narrow.fits), narrow.narrow),
-        Path("kernel for wide networks", (*IN_TRITON, ALONE, two_layers, wide.fits), wide.wide),
+        Path("kernel for wide networks, in CUDA C", BY_GROUPS, partial(wide.wide, kernels=warp_groups.IN_CUDA_C)),
+        Path("kernel for wide networks, in Triton", (*IN_TRITON, ALONE, two_layers, wide.fits), wide.wide),
         EXACT_KERNELS,
         TORCH,
     ),
     "forward passes": (
-        Path("kept by kernels", (*SAVED_PASSES, wide.fits, wide.keeps_by_row, kept.fits_memory), kept.by_kernels),
+        Path(
+            "kept by kernels, in CUDA C",
+            (*SAVED_PASSES, has_warp_groups, warp_groups.fits, kept.fits_memory),
+            partial(kept.by_kernels, kernels=warp_groups.IN_CUDA_C),
+        ),
+        Path(
+            "kept by kernels, in Triton",
+            (*SAVED_PASSES, wide.fits, wide.keeps_by_row, kept.fits_memory),
+            kept.by_kernels,
+        ),
         Path("kept by torch", (*SAVED_PASSES, kept.in_fp32, kept.fits_memory), kept.by_torch),
         Path("not kept"),
     ),

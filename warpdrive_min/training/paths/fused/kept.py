@@ -115,8 +115,8 @@ class SavedPasses(ABC):
         """
 
 
-class TritonSavedPasses(SavedPasses):
-    """Kept passes by the Triton kernels of `wide`, in TF32 or bfloat16.
+class KernelSavedPasses(SavedPasses):
+    """Kept passes by the kernels of `wide`, in TF32 or bfloat16.
 
     Args:
         shape: Steps, environments and agents of a rollout.
@@ -124,37 +124,44 @@ class TritonSavedPasses(SavedPasses):
         n_outputs: Number of outputs of all heads.
         precision: Precision of products.
         device: GPU.
+        kernels: Kernels that fit the network.
     """
 
     def __init__(
-        self, shape: tuple[int, int, int], sizes: wide.Sizes, n_outputs: int, precision: Precision, device: torch.device
+        self,
+        shape: tuple[int, int, int],
+        sizes: wide.Sizes,
+        n_outputs: int,
+        precision: Precision,
+        device: torch.device,
+        kernels: wide.Kernels,
     ) -> None:
         super().__init__(shape, n_outputs, device)
-        self._sizes, self._precision = sizes, precision
+        self._sizes, self._precision, self._kernels = sizes, precision, kernels
         # The last tile of a step overlaps the next step, which is written later. Padding extends beyond the last step.
         n_rows = shape[0] * self._rows_of_step + wide.most_padding(sizes, precision)
         self.layers: wide.Layers = wide.Layers.empty(n_rows, sizes, precision, device)
         for array in self.layers:
             array.zero_()
-        self._weights: Weights | None = None
+        self._weights: Any = None
 
     def evaluate(self, t: int, x: Tensor, weights: Weights, activation: str) -> None:
         """Write outputs and layers of a step in one kernel.
 
-        Weights are padded at the first step of a rollout.
+        Weights are ordered at the first step of a rollout.
         """
+        name = in_kernels(activation, self._precision, x.device)
         if t == 0 or self._weights is None:
-            self._weights = wide.padded(weights, self._precision)
+            self._weights = self._kernels.ordered(weights, name, self._precision)
         n_rows = wide.whole_tiles(self._rows_of_step, self._sizes, self._precision)
         layers, out = self.layers.part(t * self._rows_of_step, n_rows), self.outputs[t].flatten(0, 1)
-        name = in_kernels(activation, self._precision, x.device)
-        wide.evaluate(x, self._weights, name, self._precision, out, layers)
+        self._kernels.evaluate(x, self._weights, name, self._precision, out, layers)
 
     def gradients(self, first: int, slope: Tensor, matrices: Sequence[Tensor], activation: str) -> list[Tensor]:
         """Compute the backward pass in one kernel, then sum over the rows."""
         layers = self.layers.part(first, wide.n_padded(len(slope), self._sizes, self._precision))
         name = in_kernels(activation, self._precision, slope.device)
-        return wide.gradients(slope, layers, matrices, name, self._precision)[1]
+        return wide.gradients(slope, layers, matrices, name, self._precision, self._kernels)[1]
 
 
 class TorchSavedPasses(SavedPasses):
@@ -242,14 +249,15 @@ def _six(weights: Sequence[Tensor]) -> Weights:
     return w1, b1, w2, b2, w3, b3
 
 
-def by_kernels(observations: Tensor, facts: Facts) -> TritonSavedPasses:
-    """Build passes kept by kernels.
+def by_kernels(observations: Tensor, facts: Facts, kernels: wide.Kernels = wide.TRITON) -> KernelSavedPasses:
+    """Build passes kept by kernels, in Triton or other ones.
 
     Observations are (n_steps, n_envs, n_agents, n_features).
     """
     layers, (n_steps, n_envs, n_agents, _) = facts.layers, observations.shape
     sizes = layers.n_features, layers.hidden[0], layers.hidden[1]
-    return TritonSavedPasses((n_steps, n_envs, n_agents), sizes, layers.n_columns, facts.precision, observations.device)
+    shape, n_outputs = (n_steps, n_envs, n_agents), layers.n_columns
+    return KernelSavedPasses(shape, sizes, n_outputs, facts.precision, observations.device, kernels)
 
 
 def by_torch(observations: Tensor, facts: Facts) -> TorchSavedPasses:

@@ -1,11 +1,12 @@
-"""Kernels of a perceptron with two wide hidden layers.
+"""Perceptrons with two wide hidden layers.
 
-One kernel computes both layers in the forward pass, another in the backward pass. cuBLAS sums over rows.
+One kernel computes both layers in the forward pass, another in the backward pass. cuBLAS sums over rows. Kernels are in
+Triton, here, or in CUDA C, in `cuda_c.warp_groups`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
@@ -125,7 +126,20 @@ class Layers(NamedTuple):
         return Layers(*(array[first : first + n_rows] for array in self))
 
 
-def wide(x: torch.Tensor, weights: Weights, activation: str, precision: Precision) -> torch.Tensor:
+class Kernels(NamedTuple):
+    """Functions that launch the kernels of one language, and enqueue."""
+
+    ordered: Callable[[Weights, str, Precision], Any]
+    """Returns weights in the form for `evaluate`, from weights, activation and precision."""
+    evaluate: Callable[..., None]
+    """Writes outputs and layers; has the parameters of `evaluate` in this module."""
+    slopes: Callable[..., list[torch.Tensor]]
+    """Returns the gradients of layers, and sums; has the parameters of `_slopes` in this module."""
+
+
+def wide(
+    x: torch.Tensor, weights: Weights, activation: str, precision: Precision, kernels: Kernels | None = None
+) -> torch.Tensor:
     """Return the network's outputs, ``(rows, n_outputs)`` float32; enqueues.
 
     If gradients are needed, keeps inputs and hidden layers in the precision's type.
@@ -136,45 +150,49 @@ def wide(x: torch.Tensor, weights: Weights, activation: str, precision: Precisio
         activation: Activation after each hidden layer, as named by `activations.in_kernels`.
         precision: Precision of products, tf32 or bf16. The gradients' sums over rows are torch's products: in tf32
             they follow torch's current setting.
+        kernels: Kernels that `fits` the network; None: in Triton.
     """
+    kernels = kernels or TRITON
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (x, *weights)):
-        outputs: torch.Tensor = _Wide.apply(x, activation, precision, *weights)  # type: ignore[no-untyped-call]
+        outputs: torch.Tensor = _Wide.apply(x, activation, precision, kernels, *weights)  # type: ignore[no-untyped-call]
         return outputs
     out = torch.empty(len(x), len(weights[4]), device=x.device, dtype=torch.float32)
-    evaluate(x, padded(weights, precision), activation, precision, out)
+    kernels.evaluate(x, kernels.ordered(weights, activation, precision), activation, precision, out)
     return out
 
 
 class _Wide(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, activation: str, precision: Precision, *weights: Any) -> torch.Tensor:
+    def forward(
+        ctx: Any, x: torch.Tensor, activation: str, precision: Precision, kernels: Kernels, *weights: Any
+    ) -> torch.Tensor:
         out = torch.empty(len(x), len(weights[4]), device=x.device, dtype=torch.float32)
         sizes = (x.shape[1], len(weights[0]), len(weights[2]))
         layers = Layers.empty(n_padded(len(x), sizes, precision), sizes, precision, x.device)
-        evaluate(x, padded(weights, precision), activation, precision, out, layers)
+        kernels.evaluate(x, kernels.ordered(weights, activation, precision), activation, precision, out, layers)
         ctx.save_for_backward(*layers, *weights[::2])
-        ctx.activation, ctx.precision = activation, precision
+        ctx.how = activation, precision, kernels
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, slope: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         layers, matrices = Layers(*ctx.saved_tensors[:3]), ctx.saved_tensors[3:]
-        slope_1, found = gradients(slope, layers, matrices, ctx.activation, ctx.precision)
+        slope_1, found = gradients(slope, layers, matrices, *ctx.how)
         d_x = None
         if ctx.needs_input_grad[0]:
             w1 = matrices[0]
             d_x = (slope_1[: len(slope), : len(w1)] @ w1.to(slope_1.dtype)).float()
-        return d_x, None, None, *found
+        return d_x, None, None, None, *found
 
 
-def padded(weights: Weights, precision: Precision) -> Weights:
+def padded(weights: Weights, activation: str, precision: Precision) -> Weights:
     """Return a network's weights in the form that `evaluate` needs; enqueues."""
     w1, b1, w2, b2, w3, b3 = weights
     dtype = _dtype(precision)
     _, width_1, width_2 = _widths((w1.shape[1], len(w1), len(w2)))
     return (
-        _padded(w1, (width_1, _multiple(w1.shape[1], BLOCK_INPUTS)), dtype),
+        _padded(w1, (width_1, multiple(w1.shape[1], BLOCK_INPUTS)), dtype),
         _padded(b1, (width_1,)),
         _exchanged(_padded(w2, (width_2, width_1), dtype)),
         _padded(b2, (width_2,)),
@@ -223,7 +241,12 @@ def evaluate(
 
 
 def gradients(
-    slope: torch.Tensor, layers: Layers, matrices: Sequence[torch.Tensor], activation: str, precision: Precision
+    slope: torch.Tensor,
+    layers: Layers,
+    matrices: Sequence[torch.Tensor],
+    activation: str,
+    precision: Precision,
+    kernels: Kernels,
 ) -> tuple[torch.Tensor, list[torch.Tensor]]:
     """Return the gradients of a network; enqueues.
 
@@ -235,13 +258,14 @@ def gradients(
         matrices: Weights of each layer.
         activation: As in `wide`.
         precision: As in `wide`.
+        kernels: As in `wide`.
     """
     _, w2, w3 = matrices
-    *slopes, sums = _slopes(slope, layers.hidden_1, layers.hidden_2, w2, w3, activation, precision)
+    *slopes, sums = kernels.slopes(slope, layers, w2, w3, activation, precision)
     width_1, width_2 = layers.hidden_1.shape[1], layers.hidden_2.shape[1]
     n_parts = _n_parts(len(slope), _plan(precision, width_1, width_2))
     found: list[torch.Tensor] = []
-    of_biases = torch.split(sums.sum(0), [width_1, width_2, power_of_two(len(w3), 16)])
+    of_biases = torch.split(sums.sum(0), [width_1, width_2, sums.shape[1] - width_1 - width_2])
     for w, of_layer, inputs, of_bias in zip(matrices, slopes, layers, of_biases, strict=True):
         found += [_over_rows(of_layer, inputs, n_parts)[: len(w), : w.shape[1]], of_bias[: len(w)]]
     return slopes[0], found
@@ -250,12 +274,12 @@ def gradients(
 def n_padded(n_rows: int, sizes: Sizes, precision: Precision) -> int:
     """Return the padded number of rows of layers for `gradients`."""
     plan = _plan(precision, *sizes[1:])
-    return _multiple(max(n_rows, 1), _most_rows(plan) * _n_parts(n_rows, plan))
+    return multiple(max(n_rows, 1), _most_rows(plan) * _n_parts(n_rows, plan))
 
 
 def whole_tiles(n_rows: int, sizes: Sizes, precision: Precision) -> int:
     """Return the smallest padded number of rows of layers."""
-    return _multiple(max(n_rows, 1), _most_rows(_plan(precision, *sizes[1:])))
+    return multiple(max(n_rows, 1), _most_rows(_plan(precision, *sizes[1:])))
 
 
 def most_padding(sizes: Sizes, precision: Precision) -> int:
@@ -270,13 +294,7 @@ def bytes_of_row(sizes: Sizes, precision: Precision) -> int:
 
 
 def _slopes(
-    slope: torch.Tensor,
-    hidden_1: torch.Tensor,
-    hidden_2: torch.Tensor,
-    w2: torch.Tensor,
-    w3: torch.Tensor,
-    activation: str,
-    precision: Precision,
+    slope: torch.Tensor, layers: Layers, w2: torch.Tensor, w3: torch.Tensor, activation: str, precision: Precision
 ) -> list[torch.Tensor]:
     """Return the padded gradient of each layer before its activation, then sums.
 
@@ -284,9 +302,10 @@ def _slopes(
     """
     from warpdrive_min.training.paths.triton import wide_kernels
 
+    _, hidden_1, hidden_2 = layers
     (n_rows, n_outputs), (n_kept, width_1), width_2 = slope.shape, hidden_1.shape, hidden_2.shape[1]
     plan, dtype, block = _plan(precision, width_1, width_2), hidden_1.dtype, power_of_two(n_outputs, 16)
-    kept_widths = (width_1, width_2, _multiple(n_outputs, 8))
+    kept_widths = (width_1, width_2, multiple(n_outputs, 8))
     slopes = [_kept(n_kept, width, plan, dtype, slope.device) for width in kept_widths]
     n_programs = n_kept // plan.backward.rows
     sums = torch.empty(n_programs, width_1 + width_2 + block, device=slope.device, dtype=torch.float32)
@@ -314,7 +333,7 @@ def _plan(precision: Precision, *widths: int) -> TileSizes:
 
 def _widths(sizes: Sizes) -> tuple[int, ...]:
     """Return the padded widths of kept inputs and hidden layers."""
-    return _multiple(sizes[0], 8), *(power_of_two(units, LEAST_UNITS) for units in sizes[1:])
+    return multiple(sizes[0], 8), *(power_of_two(units, LEAST_UNITS) for units in sizes[1:])
 
 
 def _dtype(precision: Precision) -> torch.dtype:
@@ -373,5 +392,10 @@ def _exchanged(weights: torch.Tensor) -> torch.Tensor:
     return weights.unflatten(1, (-1, 4, 2)).mT.flatten(1) if weights.dtype == torch.float32 else weights
 
 
-def _multiple(size: int, of: int) -> int:
+def multiple(size: int, of: int) -> int:
+    """Return the smallest multiple of a number that is not below a size."""
     return -(-size // of) * of
+
+
+TRITON: Final = Kernels(padded, evaluate, _slopes)
+"""Kernels in Triton."""
