@@ -5,17 +5,16 @@ Torch is slower, most of all for short rows, because it uses one block of thread
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import torch
 
 from warpdrive_min.training.paths.triton.launch import launch
-from warpdrive_min.training.paths.triton.sizes import power_of_two
 
 WIDEST: Final = 128
 """Largest row that `move` moves, in numbers."""
 TILE: Final = 1_024
-"""Numbers per block."""
+"""Numbers per program."""
 
 
 def take(array: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
@@ -27,8 +26,8 @@ def take(array: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
     from warpdrive_min.training.paths.triton import rows_kernels
 
     out = torch.empty(len(indices), *array.shape[1:], dtype=array.dtype, device=array.device)
-    grid, blocks = _cut(len(indices), array[0].numel())
-    launch(rows_kernels.take, grid)(array, indices, out, len(indices), **blocks)
+    width = array[0].numel()
+    launch(rows_kernels.take, _grid(len(indices), width))(array, indices, out, len(indices), WIDTH=width, TILE=TILE)
     return out
 
 
@@ -50,9 +49,9 @@ def move(some: torch.Tensor, whole: torch.Tensor, agents: torch.Tensor, *, is_pl
     from warpdrive_min.training.paths.triton import rows_kernels
 
     (n_envs, n), width = some.shape[:2], some[0, 0].numel()
-    grid, blocks = _cut(n_envs * n, width)
     strides = {"STRIDE": some.stride(1), "STRIDE_ALL": whole.stride(1)}
-    sizes = {"N": n, "N_ALL": whole.shape[1], **strides, **blocks}
+    sizes = {"N": n, "N_ALL": whole.shape[1], **strides, "WIDTH": width, "TILE": TILE}
+    grid = _grid(n_envs * n, width)
     launch(rows_kernels.of_agents, grid)(some, whole, agents, n_envs * n, IS_PLACING=is_placing, **sizes)
 
 
@@ -61,8 +60,6 @@ def _is_whole(array: torch.Tensor) -> bool:
     return array[0, 0].is_contiguous() and array.stride(0) == array.shape[1] * array.stride(1)
 
 
-def _cut(n_rows: int, width: int) -> tuple[tuple[int, int], dict[str, Any]]:
-    """Return a kernel's grid and block sizes."""
-    columns = min(power_of_two(width), TILE)
-    rows = TILE // columns
-    return (-(-n_rows // rows), -(-width // columns)), {"WIDTH": width, "ROWS": rows, "COLUMNS": columns}
+def _grid(n_rows: int, width: int) -> tuple[int]:
+    """Return the number of a kernel's programs."""
+    return (-(-n_rows * width // TILE),)
