@@ -8,7 +8,7 @@ import itertools
 import math
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from pkgutil import resolve_name
@@ -326,11 +326,10 @@ class Trunk(nn.Sequential):
         Raises:
             ConfigError: `fused` is true on a GPU, and no kernel supports the layers.
         """
-        weight: Tensor = heads[0].weight
-        bias: Tensor = heads[0].bias
-        if len(heads) > 1:
-            weight, bias = torch.cat([head.weight for head in heads]), torch.cat([head.bias for head in heads])
-        if isinstance(inputs, ActingInput | LearningInput):
+        if isinstance(inputs, ActingInput):
+            return inputs.head_outputs(lambda: [*self.parameters(), *_joined(heads)], self.activation)
+        weight, bias = _joined(heads)
+        if isinstance(inputs, LearningInput):
             return inputs.head_outputs([*self.parameters(), weight, bias], self.activation)
         if isinstance(inputs, SharedRows):
             return self._shared_outputs(inputs, weight, bias)
@@ -383,6 +382,13 @@ class Trunk(nn.Sequential):
         for layer in others:
             hidden = layer(hidden)
         return nn.functional.linear(hidden, weight, bias)
+
+
+def _joined(heads: Sequence[nn.Linear]) -> tuple[Tensor, Tensor]:
+    """Return the weights and biases of heads, concatenated if there are several."""
+    if len(heads) == 1:
+        return heads[0].weight, heads[0].bias
+    return torch.cat([head.weight for head in heads]), torch.cat([head.bias for head in heads])
 
 
 def initialise(model: nn.Module, method: str | None) -> None:

@@ -6,7 +6,7 @@ An update on the whole rollout then needs only the backward pass.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
@@ -72,6 +72,8 @@ class SavedPasses(ABC):
         """Outputs, (n_steps, n_envs, n_agents, n_outputs) float32."""
         self.layers: Sequence[Tensor] = ()
         """Other kept arrays, each with a first axis of rows."""
+        self.weights: Weights | None = None
+        """The network's weights at the first step of the rollout."""
         _, n_envs, self.n_agents = shape
         self._rows_of_step = n_envs * self.n_agents
 
@@ -96,8 +98,12 @@ class SavedPasses(ABC):
         """
         return LearningInput(self, part)
 
+    def begin(self, weights: Weights, activation: str) -> None:
+        """Take the weights and the activation of the next steps; enqueues."""
+        self.weights = weights
+
     @abstractmethod
-    def evaluate(self, t: int, x: Tensor, weights: Weights, activation: str) -> None:
+    def evaluate(self, t: int, x: Tensor, activation: str) -> None:
         """Write the outputs of a step and keep its layers; enqueues.
 
         ``x`` has the step's rows, (n_envs * n_agents, n_features).
@@ -143,19 +149,20 @@ class KernelSavedPasses(SavedPasses):
         self.layers: wide.Layers = wide.Layers.empty(n_rows, sizes, precision, device)
         for array in self.layers:
             array.zero_()
-        self._weights: Any = None
+        self._ordered: Any = None
 
-    def evaluate(self, t: int, x: Tensor, weights: Weights, activation: str) -> None:
-        """Write outputs and layers of a step in one kernel.
+    def begin(self, weights: Weights, activation: str) -> None:
+        """Order the weights for the kernels."""
+        super().begin(weights, activation)
+        name = in_kernels(activation, self._precision, self.outputs.device)
+        self._ordered = self._kernels.ordered(weights, name, self._precision)
 
-        Weights are ordered at the first step of a rollout.
-        """
+    def evaluate(self, t: int, x: Tensor, activation: str) -> None:
+        """Write outputs and layers of a step in one kernel."""
         name = in_kernels(activation, self._precision, x.device)
-        if t == 0 or self._weights is None:
-            self._weights = self._kernels.ordered(weights, name, self._precision)
         n_rows = wide.whole_tiles(self._rows_of_step, self._sizes, self._precision)
         layers, out = self.layers.part(t * self._rows_of_step, n_rows), self.outputs[t].flatten(0, 1)
-        self._kernels.evaluate(x, self._weights, name, self._precision, out, layers)
+        self._kernels.evaluate(x, self._ordered, name, self._precision, out, layers)
 
     def gradients(self, first: int, slope: Tensor, matrices: Sequence[Tensor], activation: str) -> list[Tensor]:
         """Compute the backward pass in one kernel, then sum over the rows."""
@@ -179,9 +186,10 @@ class TorchSavedPasses(SavedPasses):
         self._x = observations.flatten(0, 2)
         self.layers = [torch.zeros(len(self._x), n, device=observations.device, dtype=torch.float32) for n in units]
 
-    def evaluate(self, t: int, x: Tensor, weights: Weights, activation: str) -> None:
+    def evaluate(self, t: int, x: Tensor, activation: str) -> None:
         """Write outputs and layers of a step, layer by layer."""
-        step = slice(t * self._rows_of_step, (t + 1) * self._rows_of_step)
+        assert self.weights is not None
+        weights, step = self.weights, slice(t * self._rows_of_step, (t + 1) * self._rows_of_step)
         for hidden, weight, bias in zip(self.layers, weights[0:4:2], weights[1:4:2], strict=True):
             x = getattr(torch, f"{activation}_")(torch.addmm(bias, x, weight.t(), out=hidden[step]))
         torch.addmm(weights[5], x, weights[4].t(), out=self.outputs[t].flatten(0, 1))
@@ -208,9 +216,14 @@ class ActingInput(NamedTuple):
     t: int
     observations: Tensor
 
-    def head_outputs(self, weights: Sequence[Tensor], activation: str) -> Tensor:
-        """Compute and keep the outputs, (n_envs, n_agents, n_outputs); enqueues."""
-        self.passes.evaluate(self.t, self.observations.flatten(0, 1), _six(weights), activation)
+    def head_outputs(self, weights: Callable[[], Sequence[Tensor]], activation: str) -> Tensor:
+        """Compute and keep the outputs, (n_envs, n_agents, n_outputs); enqueues.
+
+        ``weights`` is called at the first step of a rollout.
+        """
+        if self.t == 0 or self.passes.weights is None:
+            self.passes.begin(_six(weights()), activation)
+        self.passes.evaluate(self.t, self.observations.flatten(0, 1), activation)
         return self.passes.outputs[self.t]
 
 
