@@ -93,6 +93,11 @@ def test_weights_are_those_of_a_pass_of_its_own(backend, rule, max_rows, precisi
     one, other = (trainer_of(RULES[rule], backend, keeps=each, **given) for each in (keeps, False))
     assert list(one.why_no_saved_passes.values()) == (["", MORE_THAN_ONCE] if rule == "two policies" else [""])
     assert set(other.why_no_saved_passes.values()) == {"trainer.kept_passes is false"}
+    if rule == "groups of warps":
+        is_hopper = available.why_no_warp_groups("cuda") is None
+        assert {choices["forward passes"].path.name for choices in one.choices.values()} == {
+            f"kept by kernels, in {'CUDA C' if is_hopper else 'Triton'}"
+        }
     seen: list[type] = []
     before = weights(one)
     monkeypatch.setattr(Trunk, "head_outputs", partialmethod(noting, Trunk.head_outputs, seen))

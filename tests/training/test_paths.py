@@ -44,7 +44,7 @@ NEEDS = {
     ("network", 0): (ON_GPU, f"-fused {TRITON} network=unknown network=wide"),
     ("network", 1): (
         replace(ON_GPU, precision="bf16", network=WIDE),
-        f"-fused {TRITON} is_population network=unknown precision=fp32",
+        "-fused is_exact is_population network=unknown precision=fp32 device=cpu",
     ),
     ("network", 2): (
         replace(ON_GPU, precision="bf16", network=WIDE),
@@ -76,7 +76,7 @@ NEEDS = {
     ("Adam", 0): (ON_GPU, TRITON),
     ("Adam", 1): (Facts(), "is_exact device=cuda is_population"),
     ("Adam", 2): (Facts(is_exact=True), "-is_exact"),
-    ("forward passes", 0): (IN_TF32, f"{KEPT} device=cpu network=very-wide gpu_bytes=1000000000"),
+    ("forward passes", 0): (IN_TF32, f"{KEPT} network=very-wide device=cpu gpu_bytes=1000000000"),
     ("forward passes", 1): (IN_TF32, f"{KEPT} network=many-features network=very-wide gpu_bytes=1000000000"),
     ("forward passes", 2): (replace(IN_TF32, precision="fp32"), f"{KEPT} precision=bf16 gpu_bytes=1000000000"),
     ("observations", 0): (

@@ -206,7 +206,7 @@ def _rollout_unit(source: Path, whole: str, constants: Mapping[str, Constant], n
     return _unit(constants, before, source, *kernel, after)
 
 
-def key(text: str, source: Path, **more: object) -> dict[str, object]:
+def key(text: str, source: Path, **more: object) -> dict[str, Any]:
     """Return a unit's cache key: text, included headers, other inputs."""
     return {"text": text, "headers": [(path.name, read(path)) for path in headers(text, source.parent)], **more}
 
@@ -215,8 +215,8 @@ def compile_cubin(source: Path, constants: Mapping[str, Constant], architecture:
     """Compile a source to a cached cubin for a GPU architecture.
 
     The architecture is for example ``"sm_90"``. NVRTC compiles, else nvcc. A source that needs nvcc (`needs_nvcc`) is
-    compiled with it if it is installed. One that multiplies by groups of warps (``wgmma``) gets the architecture's own
-    instructions (``"sm_90a"``). Needs no GPU.
+    compiled with it if it is installed. For ``"sm_90"`` one that multiplies by groups of warps (``wgmma``) gets the
+    architecture's own instructions (``"sm_90a"``). Needs no GPU.
 
     Raises:
         CompileError: The source does not compile, there is no compiler, or the architecture does not support that many
@@ -224,7 +224,9 @@ def compile_cubin(source: Path, constants: Mapping[str, Constant], architecture:
     """
     text = unit(source, constants)
     _check_cluster(source, blocks_per_env(constants), architecture)
-    architecture += "a" if any("wgmma" in read(path) for path in headers(text, source.parent)) else ""
+    parts = key(text, source)
+    if architecture == "sm_90" and any("wgmma.mma" in each for each in (text, *dict(parts["headers"]).values())):
+        architecture = "sm_90a"
     exact = bool(constants.get("EXACT"))
     compiler = gpu_compiler()
     if compiler is not None and needs_nvcc(source):
@@ -238,7 +240,7 @@ def compile_cubin(source: Path, constants: Mapping[str, Constant], architecture:
 
     toolkit = [str(folder) for folder in _toolkit_headers()]
     more = {"architecture": architecture, "exact": exact, "compiler": compiler, "toolkit": toolkit}
-    return cached(key(text, source, **more), SUFFIX, make)
+    return cached({**parts, **more}, SUFFIX, make)
 
 
 SUFFIX: Final = ".cubin"

@@ -75,6 +75,7 @@ WD_FN float wd_between(const float least, const float most, const float weight) 
 }
 
 WD_FN constexpr int wd_min(const int a, const int b) { return a < b ? a : b; }
+WD_FN constexpr int wd_up(const int n, const int by) { return (n + by - 1) / by * by; }  // to a multiple
 
 // fmodf for SIMD: exact, as products are in double precision, and as a quotient that rounds up to the next integer is
 // seen by the sign of the rest. From 2^22 periods on, where few floats lie in one, the rest is 0.

@@ -13,8 +13,6 @@
 
 constexpr int LANES = 32, ROWS = 16;
 
-WD_FN constexpr int wd_up(const int n, const int by) { return (n + by - 1) / by * by; }
-
 struct Part {  // what a network computes
   bool has_policy, has_value;
 

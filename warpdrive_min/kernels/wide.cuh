@@ -12,15 +12,14 @@
 
 #include "warp_groups.cuh"
 
-WD_FN constexpr int up(const int n, const int by) { return (n + by - 1) / by * by; }
-
 constexpr int WIDTH = 256, CHUNK = 64, N_CHUNKS = WIDTH / CHUNK, TILE = 128, N_WARPS = 8, LAST = N_LAST ? 48 : 0;
-constexpr int K1 = up(N_SEEN, STEP), STEPS_1 = K1 / STEP, STEPS_OF_CHUNK = CHUNK / STEP;
+constexpr int K1 = wd_up(N_SEEN, STEP), STEPS_1 = K1 / STEP, STEPS_OF_CHUNK = CHUNK / STEP;
 constexpr int SLICE = 16, SLICE_BYTES = WIDTH * SLICE * BYTES, SLICES = WIDTH / SLICE, SLICES_OF_CHUNK = CHUNK / SLICE;
 constexpr int BYTES_1 = WIDTH * K1 * BYTES, BYTES_2 = WIDTH * WIDTH * BYTES, BYTES_3 = LAST * WIDTH * BYTES;
 constexpr bool STAYS = STAGES >= SLICES;      // the second weights stay in shared memory
 constexpr int TOGETHER = PER_16, GROUPS = TOGETHER / 2;  // units of 16 bytes, and groups of 8 columns that make them
 constexpr int WORDS = BF16 ? 8 : 4;           // of a thread's numbers for a step, as float32
+static_assert(STAGES > 1, "a product waits for a stage while it uses one");
 constexpr int BYTES_X = IS_BACKWARD ? STEPS_1 * WORDS * 4 * 2 * 128 : 0;
 
 // ---- orders

@@ -50,7 +50,7 @@ WD_KERNEL(forward)(const float* x, const unsigned char* weights, const float* b1
   const Word base = shared_address(room);
   const Barriers barriers(base + AT_BARRIERS);
   const bool keeps = kept_x != nullptr;
-  const Tiles tiles(keeps ? n_kept : n_rows);
+  const Tiles tiles(n_rows < n_kept ? n_kept : n_rows);
   const int group = __shfl_sync(~0u, threadIdx.x / 128, 0);
   if (threadIdx.x == 0) barriers.make();
   float* const biases = reinterpret_cast<float*>(room + AT_BIASES);

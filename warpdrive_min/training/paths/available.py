@@ -70,8 +70,8 @@ def programs() -> Backend:
 @cache
 def why_no_warp_groups(device: str) -> str | None:
     """Return the reason groups of warps cannot multiply on a device type, or None."""
-    if device != "cuda":
-        return f"needs {NEEDS_WARP_GROUPS} (got {device})"
+    if device != "cuda" or not torch.cuda.is_available():
+        return f"needs {NEEDS_WARP_GROUPS} (got {device}, {torch.cuda.device_count()} GPUs)"
     if (reason := programs().why_no_program) is not None:
         return f"needs {NEEDS_WARP_GROUPS} (got {reason})"
     major, minor = torch.cuda.get_device_capability()

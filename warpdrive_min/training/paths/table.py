@@ -236,7 +236,7 @@ SAVED_PASSES: Final = (
     *(LEARNS, ON_POLICY, not_disabled("kept_passes"), triton, ONCE, STATELESS, STEPWISE),
     *(*PLAIN, OWN_ROWS, two_layers, SHARES_LAYERS, is_large),
 )
-"""Rules of kept passes, in Triton or in torch."""
+"""Rules of kept passes, by kernels or by torch."""
 
 # ------------------------------------------------------------------ learning
 
@@ -318,7 +318,7 @@ IN_CUDA_C: Final = (NOT_EXACT, cuda_c, NOT_BF16, OWN_ROWS, DISCRETE, two_layers,
 """Rules of the kernels in CUDA C for small networks."""
 GATED: Final = (NOT_EXACT, cuda_c, NOT_BF16, OWN_ROWS, DISCRETE, gated.one_layer, gated.fits)
 """Rules of the kernels in CUDA C for gated recurrent units."""
-BY_GROUPS: Final = (FUSED, NOT_EXACT, has_warp_groups, ALONE, two_layers, warp_groups.fits)
+BY_GROUPS: Final = (FUSED, NOT_EXACT, ALONE, two_layers, warp_groups.fits, has_warp_groups)
 """Rules of the kernels in CUDA C for wide networks."""
 ON_CHIP: Final = (learning.is_narrow, learning.first_layer_stays)
 LOSS_KERNEL: Final = Path("kernel of the loss, in Triton", (*IN_TRITON, ALONE))
@@ -345,7 +345,7 @@ PATHS: Final[dict[str, tuple[Path, ...]]] = {
     "forward passes": (
         Path(
             "kept by kernels, in CUDA C",
-            (*SAVED_PASSES, has_warp_groups, warp_groups.fits, kept.fits_memory),
+            (*SAVED_PASSES, warp_groups.fits, has_warp_groups, kept.fits_memory),
             partial(kept.by_kernels, kernels=warp_groups.IN_CUDA_C),
         ),
         Path(

@@ -13,6 +13,7 @@ import torch
 
 from warpdrive_min.function_manager import KERNELS
 from warpdrive_min.training.paths.available import programs
+from warpdrive_min.training.paths.constants import constants_of_launch
 from warpdrive_min.training.paths.cuda_c.one_pass import processors
 from warpdrive_min.training.paths.facts import Facts, rule
 from warpdrive_min.training.paths.fused.wide import Kernels, Layers, multiple
@@ -32,7 +33,6 @@ LEAST_UNITS: Final = 129
 MOST_FEATURES: Final[dict[Precision, int]] = {"tf32": 72, "bf16": 128}
 """Most numbers of a row that leave registers, and shared memory for weights."""
 MOST_OUTPUTS: Final = 48
-THREADS: Final = 384
 TILE: Final = 128
 """Rows that a block takes at a time."""
 SLICE: Final = 16
@@ -43,17 +43,19 @@ N_WARPS: Final = 8
 """Warps of a block that take rows."""
 
 
-@rule(
-    f"{LEAST_UNITS} to {WIDTH} units per layer, up to {MOST_OUTPUTS} outputs, and up to "
-    + " or ".join(f"{most} features in `{precision}`" for precision, most in MOST_FEATURES.items())
+NEEDS: Final = f"{LEAST_UNITS} to {WIDTH} units per layer, up to {MOST_OUTPUTS} outputs, and up to " + " or ".join(
+    f"{most} features in `{precision}`" for precision, most in MOST_FEATURES.items()
 )
+
+
+@rule(NEEDS)
 def fits(facts: Facts) -> str | None:
     """Refuse networks whose tiles do not fit on the chip."""
     layers, most = facts.layers, MOST_FEATURES.get(facts.precision, 0)
-    if layers.n_features <= most and layers.n_columns <= MOST_OUTPUTS and min(layers.hidden) >= LEAST_UNITS:
-        return None if max(layers.hidden) <= WIDTH else f"needs at most {WIDTH} units (got {layers})"
-    needs = f"needs {LEAST_UNITS} to {WIDTH} units per layer, {MOST_OUTPUTS} outputs and few features"
-    return f"{needs} (got {layers}, in {facts.precision})"
+    is_small = layers.n_features <= most and layers.n_columns <= MOST_OUTPUTS and max(layers.hidden) <= WIDTH
+    if is_small and min(layers.hidden) >= LEAST_UNITS:
+        return None
+    return f"needs {NEEDS.replace('`', '')} (got {layers}, in {facts.precision})"
 
 
 class Pass(NamedTuple):
@@ -100,9 +102,10 @@ class Pass(NamedTuple):
 
     def constants(self, shared_bytes: int) -> dict[str, Constant]:
         """Return the constants of `wide.cuh`, for a GPU with some shared memory."""
-        n_stages = next(n for n in range(WIDTH // SLICE, 0, -1) if self.shared_bytes(n) <= shared_bytes)
+        n_stages = next(n for n in range(WIDTH // SLICE, 1, -1) if self.shared_bytes(n) <= shared_bytes)
         return {
-            **{"THREADS": THREADS, "N_AGENTS": 1, "ENVS_PER_BLOCK": 1, "BLOCKS_PER_ENV": 1, "EXACT": False},
+            **constants_of_launch(N_WARPS + 4),
+            "N_AGENTS": 1,
             **{"N_SEEN": self.n_seen, "KEPT_SEEN": multiple(self.n_seen, 8), "N_LAST": self.n_last},
             **{"LAYER1": self.layer1, "LAYER2": self.layer2, "BF16": self.is_bf16, "IS_TANH": self.is_tanh},
             **{"STAGES": n_stages, "SHARED_BYTES": self.shared_bytes(n_stages), "IS_BACKWARD": not self.n_last},
@@ -140,7 +143,7 @@ def evaluate(
         return
     n_rows, n_kept = len(x), 0 if layers is None else len(layers.x)
     kept_x, kept_1, kept_2 = layers or (None, None, None)
-    grid = (_n_blocks(n_kept or n_rows, x.device), 1, 1)
+    grid = (_n_blocks(max(n_rows, n_kept), x.device), 1, 1)
     kept = {"kept_x": kept_x, "kept_1": kept_1, "kept_2": kept_2}
     program.launch(
         "forward", grid, x=x.contiguous(), **weights._asdict(), out=out, **kept, n_rows=n_rows, n_kept=n_kept
