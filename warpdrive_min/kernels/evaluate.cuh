@@ -21,7 +21,8 @@ WD_FN void evaluate_rows(float* const shared, const Layers& layers, const float*
     if (N_SEEN > LANES) {  // a row after the other: no divisions
 #pragma unroll
       for (int r = 0; r < ROWS; ++r)
-        if (first + r * N_SEEN < end) copy_row<LANES, 1>(x + r * SX + lane, rows + first + r * N_SEEN + lane, lane);
+        if (const long long from = first + r * N_SEEN; from < end)
+          copy_row<LANES, 1>(x + r * SX + lane, rows + from + lane, lane, lane);
       return;
     }
 #pragma unroll

@@ -37,13 +37,14 @@ WD_FN void begin_copies(const Part part, float* const mine, const int stage, con
   const int half = lane / ROWS;
   float* const numbers = mine + OF_NUMBERS + stage * N_NUMBERS + lane % ROWS;
   constexpr int STEP = N_SEEN % 4 ? 1 : 4;  // rows of 16 bytes are aligned
-  constexpr int AT_ONCE = SHARING > 1 ? 1 : ROWS;
+  constexpr int AT_ONCE = SHARING > 1 ? 1 : ROWS, BESIDE = LANES / AT_ONCE;
   const int first = STEP * (lane / AT_ONCE);
+  const int begin = N_SEEN > BESIDE * STEP ? first : 0;  // addresses of a lane's copies differ by constants
 #pragma unroll
   for (int r = 0; r < ROWS; r += AT_ONCE) {
-    float* const x = mine + OF_X + stage * ROWS * SX + (r + lane % AT_ONCE) * SX + first;
-    const float* const from = rollout.observations + (SHARING > 1 ? __shfl_sync(~0u, source, r) : source) * N_SEEN + first;
-    copy_row<LANES / AT_ONCE, STEP>(x, from, first);
+    float* const x = mine + OF_X + stage * ROWS * SX + (r + lane % AT_ONCE) * SX + begin;
+    const float* const from = rollout.observations + (SHARING > 1 ? __shfl_sync(~0u, source, r) : source) * N_SEEN + begin;
+    copy_row<BESIDE, STEP>(x, from, begin, first);
   }
   if (half == 0) {
     if (part.has_policy) {
@@ -66,8 +67,7 @@ WD_FN void begin_copies(const Part part, float* const mine, const int stage, con
 // ---- one network
 
 // Adds the products of d_z1 and x of all rows of SHARING warps, for this warp's features; overwrites h1 in shared memory.
-WD_FN void share_first_layer(const float* const shared, float* const mine, const float (&d_z1)[T1 / 2][2][4],
-                             float* const sums) {
+WD_FN void share_first_layer(float* const mine, const float (&d_z1)[T1 / 2][2][4], float* const sums) {
   const int lane = threadIdx.x % LANES, warp = threadIdx.x / LANES, g = lane / 4, t = lane % 4;
   const int group = warp / SHARING, own = warp % SHARING;
   const auto place = [&](const int i, const int r) { return OF_H1 + (2 * i + r) * 128 + 4 * lane; };
@@ -80,9 +80,9 @@ WD_FN void share_first_layer(const float* const shared, float* const mine, const
       wd_store<float4>(mine + place(i, r), make_float4(d[0], d[2], d[1], d[3]));  // a left factor
     }
   wd_sync_warps(group, SHARING);
+  const float* its = mine - own * WARP_FLOATS;  // the group's first warp's
 #pragma unroll 1
-  for (int n = 0; n < SHARING; ++n) {
-    const float* const its = shared + AT_WARPS + (group * SHARING + n) * WARP_FLOATS;
+  for (int n = 0; n < SHARING; ++n, its += WARP_FLOATS) {
     Left a[T1 / 2][2];
 #pragma unroll
     for (int i = 0; i < T1 / 2; ++i)
@@ -174,7 +174,7 @@ WD_FN void learn_network(const Part part, float* const shared, const float* cons
   }
   wd_end_copies();
   int stage = 0;
-  const auto begin_next = [&] {
+  const auto begin_next = [&, mine] {  // by reference it would cost instructions
     if (const int row = row_of(tile + by); tile + by < end)
       begin_copies(part, mine, stage ^ (STAGES - 1), rollout, row, rollout.source(row, next), lane);
     wd_end_copies();
@@ -261,7 +261,7 @@ WD_FN void learn_network(const Part part, float* const shared, const float* cons
       }
     }
     if (SHARING > 1) {
-      share_first_layer(shared, mine, d_z1, sums + R_W1);
+      share_first_layer(mine, d_z1, sums + R_W1);
       begin_next();
     }
 #pragma unroll

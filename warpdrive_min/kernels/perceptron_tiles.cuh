@@ -136,16 +136,18 @@ WD_FN void load_weights(const Part part, float* const shared, const Layers& of) 
                                                                      : 0.f;
 }
 
-// Starts copies of a row by BESIDE lanes, STEP floats at a time; `to` and `from` are at a lane's `first` feature.
+// Starts copies of a row by BESIDE lanes, STEP floats at a time, from a lane's `first` feature on; `to` and `from` are at
+// feature `begin`.
 template <int BESIDE, int STEP>
-WD_FN void copy_row(float* const to, const float* const from, const int first) {
+WD_FN void copy_row(float* const to, const float* const from, const int begin, const int first) {
 #pragma unroll
   for (int k = 0; k < N_SEEN; k += BESIDE * STEP)
     if (k + first < N_SEEN) {
+      const int at = k + first - begin;
       if (STEP == 4)
-        wd_copy16(to + k, from + k);
+        wd_copy16(to + at, from + at);
       else
-        wd_copy4(to + k, from + k);
+        wd_copy4(to + at, from + at);
     }
 }
 
@@ -156,24 +158,23 @@ WD_FN void forward(const float* const shared, const float* const x, float* const
   const int g = lane / 4, t = lane % 4;
   float h1[T1][4];
 #pragma unroll
-  for (int n = 0; n < T1; ++n) zero(h1[n]);
-#pragma unroll
   for (int k = 0; k < KF; ++k) {
-    const float* const upper = x + g * SX + 8 * k + t;
-    const float* const lower = upper + 8 * SX;
-    const Left a = left(upper[0], lower[0], upper[4], lower[4]);
 #pragma unroll
     for (int i = 0; i < T1 / 2; ++i) {
       const Weights w = weights(shared + AT_W1R + (i * KF + k) * 128 + 4 * lane);
-      multiply(h1[2 * i], a, w.half(0));
-      multiply(h1[2 * i + 1], a, w.half(1));
+      const float* const upper = x + g * SX + 8 * k + t;
+      const float* const lower = upper + 8 * SX;
+      const Left a = left(upper[0], lower[0], upper[4], lower[4]);
+      float(&one)[4] = h1[2 * i], (&other)[4] = h1[2 * i + 1];
+      if (k == 0) zero(one), zero(other);
+      multiply(one, a, w.half(0));
+      multiply(other, a, w.half(1));
+      if (k == KF - 1) activate(one), activate(other);
     }
   }
 #pragma unroll
-  for (int n = 0; n < T1; ++n) {
-    activate(h1[n]);
+  for (int n = 0; n < T1; ++n)
     if (KEEPS_H1) transpose<U1>(mine + OF_H1, lane, n, h1[n]);
-  }
 #pragma unroll
   for (int n = 0; n < T2; ++n) {
     const float4 b = wd_load<float4>(shared + AT_B2 + (4 * n + t) * 4);
