@@ -35,7 +35,6 @@ WD_KERNEL(sample)(const float* distribution, const int* mask, int (*actions)[N_A
   for (int tile_start = 0; tile_start < n_block_rows; tile_start += TILE_ROWS) {
     const int n_rows = wd_min(TILE_ROWS, n_block_rows - tile_start);
     const long long start = static_cast<long long>(first_row + tile_start) * N_CATEGORIES;
-#pragma unroll 8
     for (int i = WD_THREAD; i < n_rows * N_CATEGORIES; i += WD_STRIDE)
       tile[ROW_STRIDE == N_CATEGORIES ? i : i / N_CATEGORIES * ROW_STRIDE + i % N_CATEGORIES] =
           !MASKED || mask[start + i] ? distribution[start + i] : wd_forbidden();
