@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial, partialmethod
 
 import pytest
@@ -33,6 +34,7 @@ BACKENDS = ON_GPU if ON_DEVICE else [pytest.param("host"), *ON_GPU]
 MORE_THAN_ONCE = "a rollout has several updates"
 WIDE, TOO_WIDE = {"fc_dims": [8, 65]}, {"fc_dims": [8, 513]}
 LEARNS = {**A2C, "model": WIDE}
+GROUPS = {**A2C, "model": {"fc_dims": [200, 129]}}
 RULES = {
     "A2C": ("cartpole", CLASSIC, {"shared": LEARNS}),
     "one epoch of PPO": ("cartpole", CLASSIC, {"shared": {**PPO, "n_epochs": 1, "n_minibatches": 1, "model": WIDE}}),
@@ -40,7 +42,8 @@ RULES = {
     "continuous": ("pendulum", CLASSIC, {"shared": {**LEARNS, "model": {**WIDE, "output_w": 2.0}}}),
     "two policies": ("tag_continuous", TAG, {"runner": LEARNS, "tagger": {**PPO, "model": WIDE}}),
     "some environments": ("cartpole", CLASSIC, {"shared": LEARNS}),
-    "groups of warps": ("tag_continuous", TAG, {"shared": {**A2C, "model": {"fc_dims": [200, 129]}}}),
+    "groups of warps": ("tag_continuous", TAG, {"shared": GROUPS}),
+    "groups of warps, in place": ("tag_continuous", TAG, dict.fromkeys(("runner", "tagger"), GROUPS)),
 }
 
 
@@ -69,9 +72,9 @@ def noting(trunk, under, seen, inputs, *heads):
     return under(trunk, inputs, *heads)
 
 
-FORMS = [*((rule, None) for rule in [*RULES][:-1]), ("A2C", 16), ("values first", 80)]
+FORMS = [*((rule, None) for rule in [*RULES][:-2]), ("A2C", 16), ("values first", 80)]
 FORMS = [(*form, precision) for precision in ("tf32", "fp32") for form in FORMS]
-FORMS += [("groups of warps", None, "tf32")] if ON_DEVICE else []
+FORMS += [(rule, None, "tf32") for rule in [*RULES][-2:]] if ON_DEVICE else []
 SLOW = [("values first", None, "fp32"), ("A2C", None, "tf32"), ("A2C", 16, "tf32"), ("values first", 80, "tf32")]
 SLOW += [("two policies", None, "fp32")]
 SLOW += [(rule, None, "tf32") for rule in ("values first", "continuous", "two policies", "some environments")]
@@ -93,8 +96,10 @@ def test_weights_are_those_of_a_pass_of_its_own(backend, rule, max_rows, precisi
     one, other = (trainer_of(RULES[rule], backend, keeps=each, **given) for each in (keeps, False))
     assert list(one.why_no_saved_passes.values()) == (["", MORE_THAN_ONCE] if rule == "two policies" else [""])
     assert set(other.why_no_saved_passes.values()) == {"trainer.kept_passes is false"}
-    if rule == "groups of warps":
+    if rule.startswith("groups of warps"):
         is_hopper = available.why_no_warp_groups("cuda") is None
+        is_in_place = [group.buffer.is_read_in_place for group in one.groups.values()]
+        assert is_in_place == ([True, True] if is_hopper and "in place" in rule else [False] * len(is_in_place))
         assert {choices["forward passes"].path.name for choices in one.choices.values()} == {
             f"kept by kernels, in {'CUDA C' if is_hopper else 'Triton'}"
         }
@@ -111,6 +116,11 @@ def test_weights_are_those_of_a_pass_of_its_own(backend, rule, max_rows, precisi
     for name, group in one.groups.items():
         values = [each.algorithm.values for each in (group, other.groups[name])]
         torch.testing.assert_close(*values, rtol=0, atol=1e-2 if ON_DEVICE else 1e-5)
+    if one.groups and all(group.buffer.is_read_in_place for group in one.groups.values()):
+        one.groups["runner"].buffer.passes.observations[1, 2, 0, 3] = torch.nan
+        assert re.search(
+            r"policy 'runner': .* in environment 2, agent .* after step 1,", str(one.check.non_finite_error(1))
+        )
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -23,7 +23,7 @@ from warpdrive_min.training.paths.facts import Facts
 from warpdrive_min.training.paths.fused import narrow as narrow_module
 from warpdrive_min.training.paths.fused import wide as wide_module
 from warpdrive_min.training.paths.fused.narrow import narrow
-from warpdrive_min.training.paths.fused.wide import wide
+from warpdrive_min.training.paths.fused.wide import Layers, OfAgents, wide
 from warpdrive_min.training.paths.triton import sizes as triton_sizes
 
 KERNELS = {"narrow": narrow, "wide": wide, "groups": partial(wide, kernels=warp_groups.IN_CUDA_C)}
@@ -140,6 +140,27 @@ def test_outputs_and_gradients_are_those_of_torch(case):
         if case.n_rows == MANY:
             first, second = (gradients(evaluate, x, weights, d_out) for _ in range(2))
             assert all(map(torch.equal, first, second))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("n_envs", "n_all", "chosen"), [(300, 7, [5, 0, 2, 6]), (3, 200, [*range(0, 200, 3)]), (70, 3, None)]
+)
+def test_groups_read_rows_in_place(n_envs, n_all, chosen):
+    """Rows of some agents of an array have the outputs of copied rows."""
+    need("groups")
+    whole, weights = rows(n_envs * n_all, 22).view(n_envs, n_all, 22), network(22, 200, 129, 12)
+    agents = None if chosen is None else torch.tensor(chosen, device=DEVICE, dtype=torch.int32)
+    copied = (whole if chosen is None else whole[:, chosen]).flatten(0, 1).contiguous()
+    found = []
+    for x in (copied, OfAgents(whole, agents)):
+        out = torch.full((len(copied), 12), torch.nan, device=DEVICE)
+        layers = Layers.empty(len(copied) + 40, (22, 200, 129), "tf32", DEVICE)
+        warp_groups.evaluate(x, warp_groups.ordered(weights, "tanh", "tf32"), "tanh", "tf32", out, layers)
+        found.append((out, *layers))
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+    assert not found[0][0].isnan().any()
+    assert torch.equal(found[0][1][: len(copied), :22], copied)
 
 
 @pytest.mark.parametrize("activation", ["relu", "tanh"])

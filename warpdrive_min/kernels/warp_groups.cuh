@@ -107,6 +107,19 @@ WD_FN void store4(void* const at, const Word a, const Word b, const Word c, cons
 WD_FN void store2(void* const at, const Word a, const Word b) {
   asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(at), "r"(a), "r"(b) : "memory");
 }
+// The same to shared memory.
+WD_FN void store4(const Word at, const Word a, const Word b, const Word c, const Word d) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+}
+WD_FN void store2(const Word at, const Word a, const Word b) {
+  asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(at), "r"(a), "r"(b) : "memory");
+}
+WD_FN void store1(const Word at, const Word a) { asm volatile("st.shared.b32 [%0], %1;" ::"r"(at), "r"(a) : "memory"); }
+WD_FN Word shared1(const Word at) {
+  Word value;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(value) : "r"(at) : "memory");
+  return value;
+}
 WD_FN float4 shared4(const Word at) {
   float4 v;
   asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(at) : "memory");
@@ -118,6 +131,40 @@ WD_FN void copy4(const Word to, const void* const from, const bool is_there) {
 }
 WD_FN void copy16(const Word to, const void* const from, const bool is_there) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(is_there ? 16 : 0) : "memory");
+}
+
+// ---- copies in bulk from a warp's area in shared memory
+
+WD_FN bool is_elected() {  // one lane of the warp, always the same
+  Word is_it;
+  asm volatile("{ .reg .pred p; elect.sync _|p, 0xFFFFFFFF; selp.u32 %0, 1, 0, p; }" : "=r"(is_it));
+  return is_it;
+}
+// Waits until the area may be written, and lets copies see what was written.
+WD_FN void begin_area() {
+  if (is_elected()) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+  __syncwarp();
+}
+WD_FN void end_area() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  __syncwarp();
+}
+// Copies n bytes, a multiple of 4, of at most MOST in the area; all of them in bulk if `to` is aligned to 16 bytes.
+template <int MOST>
+WD_FN void send(void* const to, const Word area, const int n) {
+  if (n == MOST && reinterpret_cast<Long>(to) % 16 == 0) {
+    if (is_elected())
+      asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n"
+                   "cp.async.bulk.commit_group;" ::"l"(to), "r"(area), "n"(MOST)
+                   : "memory");
+    return;
+  }
+#pragma unroll 1
+  for (int i = 4 * (threadIdx.x % 32); i < n; i += 4 * 32) *reinterpret_cast<Word*>(static_cast<Byte*>(to) + i) = shared1(area + i);
+  __syncwarp();
+}
+WD_FN void await_copies() {
+  if (is_elected()) asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 
 // ---- numbers

@@ -131,12 +131,25 @@ WD_FN void multiply_first(float (&sum)[CHUNK / 2], const Word (&left)[STEPS_1][4
 
 // ---- rows as a left factor
 
+// Where rows lie in an array: those of `agents`, n_own of each n_all; null: all.
+struct Places {
+  const int* agents;
+  int n_own, n_all;
+  WD_METHOD long long operator()(const long long row) const {
+    if (!agents) return row;
+    const int at = static_cast<int>(row);
+    return static_cast<long long>(at / n_own) * n_all + agents[at % n_own];
+  }
+};
 // Rows g and g + 8 of a warp's 16.
 struct Rows {
-  const float* x;
-  bool has_first, has_second;
+  const float* x[2];
+  bool is_there[2];
   WD_METHOD Rows(const float* const all, const long long row, const int n_rows, const int t)
-      : x(all + row * N_SEEN + 4 * t), has_first(row < n_rows), has_second(row + 8 < n_rows) {}
+      : Rows(all, row, n_rows, t, row, row + 8) {}
+  WD_METHOD Rows(const float* const all, const long long row, const int n_rows, const int t, const long long first,
+                 const long long second)
+      : x{all + first * N_SEEN + 4 * t, all + second * N_SEEN + 4 * t}, is_there{row < n_rows, row + 8 < n_rows} {}
 };
 struct Source {
   const float* at;
@@ -144,7 +157,7 @@ struct Source {
 };
 WD_FN Source source(const Rows& rows, const int s, const int j, const int t) {
   const int i = BF16 ? j / 2 : j, r = i % 2;
-  bool is_there = r ? rows.has_second : rows.has_first;
+  bool is_there = rows.is_there[r];
   int seen;
   if (!BF16 && s == STEPS_1 / 2 * 2) {  // a last half
     seen = 8 * s + i / 2 - 2 * t;
@@ -153,7 +166,7 @@ WD_FN Source source(const Rows& rows, const int s, const int j, const int t) {
     seen = BF16 ? 16 * s + i / 2 * 2 + j % 2 : s / 2 * 16 + s % 2 * 2 + i / 2;
     if (seen + 12 >= N_SEEN) is_there = is_there && seen + 4 * t < N_SEEN;
   }
-  return {rows.x + r * 8 * N_SEEN + seen, is_there};
+  return {rows.x[r] + seen, is_there};
 }
 WD_FN void set_words(Word (&left)[4], const Word (&words)[WORDS]) {
 #pragma unroll
@@ -196,12 +209,13 @@ WD_FN void take_rows(Word (&left)[STEPS_1][4], const Word area) {
     set_words(left[s], words);
   }
 }
-// Stores rows with KEPT_SEEN numbers; `to` is row g's.
-WD_FN void store_rows(Byte* const to, const Word (&left)[STEPS_1][4], const bool (&has)[2], const int t) {
+// Stores rows with KEPT_SEEN numbers, to memory or to shared memory; `to` is row g's.
+template <typename To>
+WD_FN void store_rows(const To to, const Word (&left)[STEPS_1][4], const bool (&has)[2], const int t) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     if (!has[r]) continue;
-    Byte* const row = to + r * 8 * KEPT_SEEN * BYTES;
+    const To row = to + r * 8 * KEPT_SEEN * BYTES;
 #pragma unroll
     for (int s = 0; s < STEPS_1; s += BF16 ? 1 : 2)
       if (BF16 || s + 1 < STEPS_1) {

@@ -5,7 +5,10 @@
 #include "wide.cuh"
 
 // Where a block's numbers lie in shared memory.
-constexpr int AT_W1 = STAGES * SLICE_BYTES, AT_W3 = AT_W1 + BYTES_1, AT_BIASES = AT_W3 + BYTES_3;
+constexpr int KEPT_BYTES = 16 * KEPT_SEEN * BYTES, OUT_BYTES = 16 * N_LAST * 4;  // of a warp's rows
+constexpr int AREA = wd_up(KEPT_BYTES < OUT_BYTES ? OUT_BYTES : KEPT_BYTES, 128);
+constexpr int AT_W1 = STAGES * SLICE_BYTES, AT_W3 = AT_W1 + BYTES_1, AT_AREAS = AT_W3 + BYTES_3;
+constexpr int AT_BIASES = AT_AREAS + N_WARPS * AREA;
 constexpr int AT_BARRIERS = AT_BIASES + (2 * WIDTH + LAST) * 4;
 static_assert(SHARED_BYTES == AT_BARRIERS + BARRIER_BYTES, "as computed in Python");
 
@@ -36,17 +39,21 @@ WD_FN float activated(const float z) {
     asm("max.NaN.f32 %0, %1, 0f00000000;" : "=f"(y) : "f"(z));
   return y;
 }
-// Brings a group's next 64 rows into the cache; for one thread.
-WD_FN void prefetch(const float* const x, const long long row, const int n_rows) {
-  const long long n_bytes = (n_rows - row < 64 ? n_rows - row : 64) * N_SEEN * 4 / 16 * 16;
-  if (n_bytes > 0 && reinterpret_cast<Long>(x + row * N_SEEN) % 16 == 0)
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(x + row * N_SEEN), "r"(static_cast<Word>(n_bytes)) : "memory");
+// Brings about the next 64 rows of a group into the cache; for one thread.
+WD_FN void prefetch(const float* const x, const long long row, const int n_rows, const Places& places) {
+  if (row >= n_rows) return;
+  const long long first = places(row), last = places(wd_min(static_cast<int>(row) + 63, n_rows - 1));
+  const float* const from = x + first * N_SEEN;
+  if (first < last && reinterpret_cast<Long>(from) % 16 == 0)
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(static_cast<Word>(last - first) * N_SEEN / 4 * 16)
+                 : "memory");
 }
 
-// From x (n_rows, N_SEEN) to out (n_rows, N_LAST). Arrays to keep, which may all be null, have n_kept rows of KEPT_SEEN
+// From n_rows of x (.., N_SEEN), those of `Places`, to out (n_rows, N_LAST). Arrays to keep, which may all be null, have n_kept rows of KEPT_SEEN
 // numbers, and of 256 units.
 WD_KERNEL(forward)(const float* x, const unsigned char* weights, const float* b1, const float* b2, const float* b3, float* out,
-                   unsigned char* kept_x, unsigned char* kept_1, unsigned char* kept_2, int n_rows, int n_kept) {
+                   unsigned char* kept_x, unsigned char* kept_1, unsigned char* kept_2, const int* agents, int n_rows, int n_kept, int n_own, int n_all) {
+  const Places places = {agents, n_own, n_all};
   const Word base = shared_address(room);
   const Barriers barriers(base + AT_BARRIERS);
   const bool keeps = kept_x != nullptr;
@@ -67,17 +74,20 @@ WD_KERNEL(forward)(const float* x, const unsigned char* weights, const float* b1
   }
   asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
   const int lane = threadIdx.x % 32, t = lane % 4, of_tile = threadIdx.x / 32 * 16 + lane / 4;
-  const Word at_biases = base + AT_BIASES;
+  const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
+  const Word at_biases = base + AT_BIASES, area = base + AT_AREAS + warp * AREA;
   const Long w1 = described(base + AT_W1, WIDTH), w2 = described(base, WIDTH), w3 = described(base + AT_W3, LAST);
   Turn at;
   await(barriers.stay, 0);
   for (int turn = 0; turn < tiles.n; ++turn) {
     const long long row = tiles.row(turn, of_tile);
+    const long long own = tiles.row(turn, warp * 16);  // the warp's first
+    const auto there = [&](const int n) { return static_cast<int>(n < own ? 0 : n - own < 16 ? n - own : 16); };
     const bool is_kept[2] = {row < n_kept, row + 8 < n_kept};
     Word seen[STEPS_1][4];
     float z2[WIDTH / 2];
-    load_rows(seen, Rows(x, row, n_rows, t), t);
-    if (threadIdx.x % 128 == 0) prefetch(x, tiles.row(turn + 1, of_tile), n_rows);
+    load_rows(seen, Rows(x, row, n_rows, t, places(row), places(row + 8)), t);
+    if (threadIdx.x % 128 == 0) prefetch(x, tiles.row(turn + 1, of_tile), n_rows, places);
     fill<WIDTH>(z2, at_biases + WIDTH * 4, t);
 #pragma unroll 1
     for (int chunk = 0; chunk < N_CHUNKS; ++chunk) {
@@ -85,7 +95,12 @@ WD_KERNEL(forward)(const float* x, const unsigned char* weights, const float* b1
       Word h1[STEPS_OF_CHUNK][4];
       fill<CHUNK>(z1, at_biases + chunk * CHUNK * 4, t);
       multiply_first(z1, seen, w1, chunk);
-      if (keeps && chunk == 0) store_rows(kept_x + row * KEPT_SEEN * BYTES, seen, is_kept, t);
+      if (keeps && chunk == 0) {
+        begin_area();
+        store_rows(area + lane / 4 * KEPT_SEEN * BYTES, seen, {true, true}, t);
+        end_area();
+        send<KEPT_BYTES>(kept_x + own * KEPT_SEEN * BYTES, area, there(n_kept) * KEPT_SEEN * BYTES);
+      }
       await_products<0>();
 #pragma unroll
       for (int i = 0; i < CHUNK / 2; ++i) z1[i] = activated(z1[i]);
@@ -110,11 +125,14 @@ WD_KERNEL(forward)(const float* x, const unsigned char* weights, const float* b1
       end_products();
     });
     await_products<0>();
+    begin_area();
 #pragma unroll
     for (int i = 0; i < LAST / 2; ++i) {
       const int column = i / 4 * 8 + 2 * t + i % 2;
-      const long long to = row + i % 4 / 2 * 8;
-      if (to < n_rows && column < N_LAST) out[to * N_LAST + column] = z3[i];
+      if (column < N_LAST) store1(area + ((lane / 4 + i % 4 / 2 * 8) * N_LAST + column) * 4, __float_as_uint(z3[i]));
     }
+    end_area();
+    send<OUT_BYTES>(out + own * N_LAST, area, there(n_rows) * N_LAST * 4);
+    if (turn + 1 == tiles.n) await_copies();  // here, as ptxas ignores setmaxnreg if anything follows the loop
   }
 }

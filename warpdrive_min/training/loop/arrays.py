@@ -21,6 +21,7 @@ from warpdrive_min.spaces import category_counts
 from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.paths import available
 from warpdrive_min.training.paths.fused.rows import can_move, move
+from warpdrive_min.training.paths.fused.wide import OfAgents
 
 if TYPE_CHECKING:
     from warpdrive_min.env_wrapper import EnvWrapper
@@ -90,6 +91,15 @@ class AgentArrays:
             return f"observations are not float32 by environment and agent (got {whole.dtype} of {tuple(whole.shape)})"
         return ""
 
+    def in_place(self) -> OfAgents | None:
+        """Return the agents' rows in the environment's array; None if in several."""
+        whole = self.observations[0]
+        if len(self.observations) > 1 or self.own_columns is not None or whole.dim() != 3:
+            return None
+        if whole.dtype != torch.float32 or not whole.is_contiguous():
+            return None
+        return OfAgents(whole, None if self.rows is None else self.rows.int())
+
     def names_of_features(self, name: str) -> list[str]:
         """Return the array name of each observation entry, from a base name."""
         names = part_names(name + self.suffix, [key for key in self.keys if key]).values()
@@ -123,6 +133,10 @@ class AgentArrays:
             part = out if len(self.observations) == 1 else out[..., first : first + entries.shape[2]]
             self.pick(entries, part)
             first += entries.shape[2]
+        self.observe_mask(mask)
+
+    def observe_mask(self, mask: torch.Tensor | None) -> None:
+        """Copy action masks, if there are any, to ``mask``; enqueues."""
         if self.mask is not None and mask is not None:
             self.pick(self.mask, mask)
 

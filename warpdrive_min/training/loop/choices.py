@@ -177,6 +177,8 @@ class Choices:
             if buffer is not None and choice.path.build is not None:
                 buffer.passes = choice.path.build(buffer.observations[:-1], facts)
                 n_bytes = facts.n_bytes + buffer.passes.n_bytes
+                if buffer.passes.reads_in_place and not group.is_direct:
+                    buffer.passes.source = group.arrays.in_place()
         return reasons
 
     def record_network_choices(self) -> None:

@@ -197,7 +197,9 @@ class PolicyGroup:
             t: Step of the rollout, and row of the buffer; without a buffer observations are overwritten.
         """
         observations, mask = self._observation_storage(t)
-        if t == 0 or not self.is_direct:
+        if self.buffer is not None and self.buffer.is_read_in_place:
+            self.arrays.observe_mask(mask)
+        elif t == 0 or not self.is_direct:
             self.arrays.observe(observations, mask)
         log_std = None if self.is_noisy else getattr(self.acting, "log_std", None)
         self._update_memory(t)

@@ -228,6 +228,14 @@ class RolloutBuffer:
     passes: SavedPasses | None = field(default=None, repr=False)
     """Forward passes of acting, reused by learning; None: learning repeats them."""
 
+    @property
+    def is_read_in_place(self) -> bool:
+        """True if steps read the environment's array.
+
+        ``observations`` then has only the last ones.
+        """
+        return self.passes is not None and self.passes.source is not None
+
     @classmethod
     def of(cls, arrays: AgentArrays, recorder: RolloutRecorder) -> RolloutBuffer:
         """Allocate a policy's buffer, sharing the recorder's arrays where possible.

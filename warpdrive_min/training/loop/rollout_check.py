@@ -148,7 +148,11 @@ class RolloutCheck:
             arrays.observe(now)
             yield now[None], seen, steps[-1:]
             return
-        yield buffer.observations, seen, steps
+        if buffer.passes is not None and buffer.is_read_in_place:
+            yield buffer.passes.observations, seen, steps[:-1]
+            yield buffer.observations[-1:], seen, steps[-1:]
+        else:
+            yield buffer.observations, seen, steps
         rows = slice(None) if arrays.rows is None else arrays.rows
         yield recorder.rewards[:, :, rows, None], [Constants.REWARDS + arrays.suffix], steps[1:]
         if buffer.truncated_observations is not None and not buffer.truncated_observations.sum().isfinite():

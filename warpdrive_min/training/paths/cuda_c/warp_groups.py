@@ -16,7 +16,7 @@ from warpdrive_min.training.paths.available import programs
 from warpdrive_min.training.paths.constants import constants_of_launch
 from warpdrive_min.training.paths.cuda_c.one_pass import processors
 from warpdrive_min.training.paths.facts import Facts, rule
-from warpdrive_min.training.paths.fused.wide import Kernels, Layers, multiple
+from warpdrive_min.training.paths.fused.wide import Kernels, Layers, OfAgents, multiple
 from warpdrive_min.training.paths.triton.launch import compiled_ahead
 
 if TYPE_CHECKING:
@@ -97,7 +97,8 @@ class Pass(NamedTuple):
         weights = WIDTH * (self._first + self._last + SLICE * n_stages) * self._bytes
         barriers = 8 * (2 * n_stages + 1)
         if self.n_last:
-            return weights + 4 * (2 * WIDTH + self._last) + barriers
+            of_warp = 16 * max(multiple(self.n_seen, 8) * self._bytes, self.n_last * 4)
+            return weights + N_WARPS * multiple(of_warp, 128) + 4 * (2 * WIDTH + self._last) + barriers
         return weights + HELD * self._bytes + 4 * TILE * self._first + 4 * N_WARPS * self.n_sums + barriers
 
     def constants(self, shared_bytes: int) -> dict[str, Constant]:
@@ -134,20 +135,27 @@ def ordered(weights: Weights, activation: str, precision: Precision) -> Ordered:
 
 
 def evaluate(
-    x: Tensor, weights: Ordered, activation: str, precision: Precision, out: Tensor, layers: Layers | None = None
+    x: Tensor | OfAgents,
+    weights: Ordered,
+    activation: str,
+    precision: Precision,
+    out: Tensor,
+    layers: Layers | None = None,
 ) -> None:
     """Write the outputs (n_rows, n_outputs), and the layers if passed; enqueues."""
-    of = _forward(x.shape[1], *weights[1:], activation, precision)
-    program = _program(of, x.device.index)
+    whole, agents = x if isinstance(x, OfAgents) else OfAgents(x[:, None], None)
+    n_envs, n_all, n_features = whole.shape
+    n_own = n_all if agents is None else len(agents)
+    of = _forward(n_features, *weights[1:], activation, precision)
+    program = _program(of, whole.device.index)
     if compiled_ahead(program.load):
         return
-    n_rows, n_kept = len(x), 0 if layers is None else len(layers.x)
+    n_rows, n_kept = n_envs * n_own, 0 if layers is None else len(layers.x)
     kept_x, kept_1, kept_2 = layers or (None, None, None)
-    grid = (_n_blocks(max(n_rows, n_kept), x.device), 1, 1)
+    grid = (_n_blocks(max(n_rows, n_kept), whole.device), 1, 1)
+    rows = {"n_rows": n_rows, "n_kept": n_kept, "n_own": n_own, "n_all": n_all}
     kept = {"kept_x": kept_x, "kept_1": kept_1, "kept_2": kept_2}
-    program.launch(
-        "forward", grid, x=x.contiguous(), **weights._asdict(), out=out, **kept, n_rows=n_rows, n_kept=n_kept
-    )
+    program.launch("forward", grid, x=whole.contiguous(), **weights._asdict(), out=out, **kept, agents=agents, **rows)
 
 
 def slopes(
@@ -207,4 +215,4 @@ def _n_blocks(n_rows: int, device: torch.device) -> int:
     return max(1, min(processors(device), -(-n_rows // TILE)))
 
 
-IN_CUDA_C: Final = Kernels(ordered, evaluate, slopes)
+IN_CUDA_C: Final = Kernels(ordered, evaluate, slopes, reads_in_place=True)

@@ -74,6 +74,10 @@ class SavedPasses(ABC):
         """Other kept arrays, each with a first axis of rows."""
         self.weights: Weights | None = None
         """The network's weights at the first step of the rollout."""
+        self.source: wide.OfAgents | None = None
+        """Rows that steps read, in the environment's array; None: they read copies of them."""
+        self.reads_in_place = False
+        """True if steps can read a `source`."""
         _, n_envs, self.n_agents = shape
         self._rows_of_step = n_envs * self.n_agents
 
@@ -87,9 +91,17 @@ class SavedPasses(ABC):
 
         Args:
             t: Step of the rollout, from 0; weights must not change within a rollout.
-            observations: ``(n_envs, n_agents, n_features)``.
+            observations: ``(n_envs, n_agents, n_features)``; not read if there is a `source`.
         """
-        return ActingInput(self, t, observations)
+        return ActingInput(self, t, observations.flatten(0, 1) if self.source is None else self.source)
+
+    @property
+    def observations(self) -> Tensor:
+        """Return the kept observations, (n_steps, n_envs, n_agents, n_features).
+
+        They are rounded like factors of products.
+        """
+        raise NotImplementedError
 
     def rows(self, part: slice) -> LearningInput:
         """Model input for learning from rows (step, environment).
@@ -103,7 +115,7 @@ class SavedPasses(ABC):
         self.weights = weights
 
     @abstractmethod
-    def evaluate(self, t: int, x: Tensor, activation: str) -> None:
+    def evaluate(self, t: int, x: Tensor | wide.OfAgents, activation: str) -> None:
         """Write the outputs of a step and keep its layers; enqueues.
 
         ``x`` has the step's rows, (n_envs * n_agents, n_features).
@@ -144,6 +156,7 @@ class KernelSavedPasses(SavedPasses):
     ) -> None:
         super().__init__(shape, n_outputs, device)
         self._sizes, self._precision, self._kernels = sizes, precision, kernels
+        self.reads_in_place = kernels.reads_in_place
         # The last tile of a step overlaps the next step, which is written later. Padding extends beyond the last step.
         n_rows = shape[0] * self._rows_of_step + wide.most_padding(sizes, precision)
         self.layers: wide.Layers = wide.Layers.empty(n_rows, sizes, precision, device)
@@ -157,9 +170,16 @@ class KernelSavedPasses(SavedPasses):
         name = in_kernels(activation, self._precision, self.outputs.device)
         self._ordered = self._kernels.ordered(weights, name, self._precision)
 
-    def evaluate(self, t: int, x: Tensor, activation: str) -> None:
+    @property
+    def observations(self) -> Tensor:
+        """Return the first layer's inputs, without their padding."""
+        kept: Tensor = self.layers.x[: len(self.outputs) * self._rows_of_step, : self._sizes[0]]
+        rows: Tensor = kept.unflatten(0, self.outputs.shape[:3])
+        return rows
+
+    def evaluate(self, t: int, x: Tensor | wide.OfAgents, activation: str) -> None:
         """Write outputs and layers of a step in one kernel."""
-        name = in_kernels(activation, self._precision, x.device)
+        name = in_kernels(activation, self._precision, self.outputs.device)
         n_rows = wide.whole_tiles(self._rows_of_step, self._sizes, self._precision)
         layers, out = self.layers.part(t * self._rows_of_step, n_rows), self.outputs[t].flatten(0, 1)
         self._kernels.evaluate(x, self._ordered, name, self._precision, out, layers)
@@ -186,13 +206,15 @@ class TorchSavedPasses(SavedPasses):
         self._x = observations.flatten(0, 2)
         self.layers = [torch.zeros(len(self._x), n, device=observations.device, dtype=torch.float32) for n in units]
 
-    def evaluate(self, t: int, x: Tensor, activation: str) -> None:
+    def evaluate(self, t: int, x: Tensor | wide.OfAgents, activation: str) -> None:
         """Write outputs and layers of a step, layer by layer."""
         assert self.weights is not None
+        assert not isinstance(x, wide.OfAgents)
+        inputs: Tensor = x
         weights, step = self.weights, slice(t * self._rows_of_step, (t + 1) * self._rows_of_step)
         for hidden, weight, bias in zip(self.layers, weights[0:4:2], weights[1:4:2], strict=True):
-            x = getattr(torch, f"{activation}_")(torch.addmm(bias, x, weight.t(), out=hidden[step]))
-        torch.addmm(weights[5], x, weights[4].t(), out=self.outputs[t].flatten(0, 1))
+            inputs = getattr(torch, f"{activation}_")(torch.addmm(bias, inputs, weight.t(), out=hidden[step]))
+        torch.addmm(weights[5], inputs, weights[4].t(), out=self.outputs[t].flatten(0, 1))
 
     def gradients(self, first: int, slope: Tensor, matrices: Sequence[Tensor], activation: str) -> list[Tensor]:
         """Compute the backward pass layer by layer."""
@@ -214,7 +236,7 @@ class ActingInput(NamedTuple):
 
     passes: SavedPasses
     t: int
-    observations: Tensor
+    rows: Tensor | wide.OfAgents
 
     def head_outputs(self, weights: Callable[[], Sequence[Tensor]], activation: str) -> Tensor:
         """Compute and keep the outputs, (n_envs, n_agents, n_outputs); enqueues.
@@ -223,7 +245,7 @@ class ActingInput(NamedTuple):
         """
         if self.t == 0 or self.passes.weights is None:
             self.passes.begin(_six(weights()), activation)
-        self.passes.evaluate(self.t, self.observations.flatten(0, 1), activation)
+        self.passes.evaluate(self.t, self.rows, activation)
         return self.passes.outputs[self.t]
 
 

@@ -126,6 +126,15 @@ class Layers(NamedTuple):
         return Layers(*(array[first : first + n_rows] for array in self))
 
 
+class OfAgents(NamedTuple):
+    """Rows of some agents in an array of all agents."""
+
+    whole: torch.Tensor
+    """All agents' rows, (n_envs, n_all, n_features) float32, contiguous."""
+    agents: torch.Tensor | None
+    """Indices of the agents, (n,) int32; None: all."""
+
+
 class Kernels(NamedTuple):
     """Functions that launch the kernels of one language, and enqueue."""
 
@@ -135,6 +144,8 @@ class Kernels(NamedTuple):
     """Writes outputs and layers; has the parameters of `evaluate` in this module."""
     slopes: Callable[..., list[torch.Tensor]]
     """Returns the gradients of layers, and sums; has the parameters of `_slopes` in this module."""
+    reads_in_place: bool = False
+    """True if `evaluate` takes rows `OfAgents`, too."""
 
 
 def wide(
