@@ -39,9 +39,9 @@ WD_FN float activated(const float z) {
     asm("max.NaN.f32 %0, %1, 0f00000000;" : "=f"(y) : "f"(z));
   return y;
 }
-// Brings about the next 64 rows of a group into the cache; for one thread.
+// Brings about the next 64 rows of a group into the cache, unless they lie far apart; for one thread.
 WD_FN void prefetch(const float* const x, const long long row, const int n_rows, const Places& places) {
-  if (row >= n_rows) return;
+  if (row >= n_rows || places.n_all > 2 * places.n_own) return;
   const long long first = places(row), last = places(wd_min(static_cast<int>(row) + 63, n_rows - 1));
   const float* const from = x + first * N_SEEN;
   if (first < last && reinterpret_cast<Long>(from) % 16 == 0)
