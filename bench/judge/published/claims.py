@@ -165,7 +165,7 @@ def evidence(records: Iterable[Record]) -> list[Record]:
 
 def _missing(claim: Claim, query: Query) -> str:
     if claim.made_by:
-        return f"only run {claim.made_by} measured it; a later run must confirm it"
+        return f"of the newest records only run {claim.made_by} measured it; a later run must confirm it"
     if not all(map(points, query.filters)):
         return "no preset has this point"
     if (n_gpus := max(int(each.axes.get("n_ranks", 1)) for each in query.filters)) > 1:
