@@ -8,6 +8,7 @@ from functools import partial, partialmethod
 import pytest
 import torch
 
+from tests.support import by_night
 from tests.training.builders import (
     A2C,
     CENTRAL,
@@ -122,6 +123,47 @@ def test_weights_are_those_of_a_pass_of_its_own(backend, rule, max_rows, precisi
         assert re.search(
             r"policy 'runner': .* in environment 2, agent .* after step 1,", str(one.check.non_finite_error(1))
         )
+
+
+IN_PLACE = {
+    "tag": ("tag_continuous", TAG, dict.fromkeys(("runner", "tagger"), LEARNS)),
+    "masked": ("covid19_economy", {"episode_length": 540}, dict.fromkeys(("governor", "government"), LEARNS)),
+}
+
+
+@pytest.mark.parametrize("run", ["tag", by_night("masked")])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_steps_may_read_rows_in_place(run, backend, monkeypatch):
+    """Steps that read the environment's array give the weights of steps that read copies."""
+
+    def evaluate(x, *rest):
+        if isinstance(x, wide.OfAgents):
+            x = (x.whole if x.agents is None else x.whole[:, x.agents.long()]).flatten(0, 1)
+        wide.evaluate(x, *rest)
+
+    copying = trainer_of(IN_PLACE[run], backend, n_envs=3, n_steps=3)
+    monkeypatch.setattr(
+        kept.by_kernels, "__defaults__", (wide.TRITON._replace(evaluate=evaluate, reads_in_place=True),)
+    )
+    one = trainer_of(IN_PLACE[run], backend, n_envs=3, n_steps=3)
+    groups = [(group, other) for group, other in zip(one.groups.values(), copying.groups.values(), strict=True)
+              if group.buffer.passes is not None]  # fmt: skip
+    assert groups
+    before = weights(one)
+    for trainer in (one, copying):
+        for _ in range(2):
+            trainer.collect()
+            trainer.update()
+    require_same_weights(one, copying, before, 1e-3 if ON_DEVICE else 2e-6)
+    for group, other in groups:
+        buffer = group.buffer
+        assert buffer.is_read_in_place
+        assert buffer.observations[:-1].isnan().all()
+        assert torch.equal(buffer.passes.observations, other.buffer.observations[:-1])
+        assert buffer.masks is None or torch.equal(buffer.masks, other.buffer.masks)
+    assert one.check.non_finite_error(1) is None
+    groups[0][0].buffer.passes.observations[1, 2, 0, 3] = torch.nan
+    assert re.search(r"policy .* in environment 2, agent .* after step 1,", str(one.check.non_finite_error(1)))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

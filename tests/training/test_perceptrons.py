@@ -144,7 +144,8 @@ def test_outputs_and_gradients_are_those_of_torch(case):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
-    ("n_envs", "n_all", "chosen"), [(300, 7, [5, 0, 2, 6]), (3, 200, [*range(0, 200, 3)]), (70, 3, None)]
+    ("n_envs", "n_all", "chosen"),
+    [(300, 7, [5, 0, 2, 6]), (3, 200, [*range(0, 200, 3)]), (5_000, 7, [5, 0, 2, 6]), (70, 3, None)],
 )
 def test_groups_read_rows_in_place(n_envs, n_all, chosen):
     """Rows of some agents of an array have the outputs of copied rows."""

@@ -151,6 +151,8 @@ class TrainerBase(trainer.Trainer):
         data = self.wrapper.cuda_data_manager
         for name, group in self.groups.items():
             if group.buffer is not None and self.why_no_shared_observations:
+                if group.buffer.passes is not None:
+                    group.buffer.passes.source = None  # users read the copies
                 data.use_external(f"{Constants.PROCESSED_OBSERVATIONS}_batch_{name}", group.buffer.observations[:-1])
                 data.use_external(f"{Constants.ACTIONS}_batch_{name}", group.buffer.actions)
                 data.use_external(f"{Constants.REWARDS}_batch_{name}", group.buffer.rewards)

@@ -179,6 +179,8 @@ class Choices:
                 n_bytes = facts.n_bytes + buffer.passes.n_bytes
                 if buffer.passes.reads_in_place and not group.is_direct:
                     buffer.passes.source = group.arrays.in_place()
+                if buffer.is_read_in_place:
+                    buffer.observations[:-1].fill_(torch.nan)  # never written: a reader must notice
         return reasons
 
     def record_network_choices(self) -> None:

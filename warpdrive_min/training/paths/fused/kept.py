@@ -99,7 +99,7 @@ class SavedPasses(ABC):
     def observations(self) -> Tensor:
         """Return the kept observations, (n_steps, n_envs, n_agents, n_features).
 
-        They are rounded like factors of products.
+        In bfloat16 they are rounded.
         """
         raise NotImplementedError
 
