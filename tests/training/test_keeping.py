@@ -134,7 +134,7 @@ IN_PLACE = {
 @pytest.mark.parametrize("run", ["tag", by_night("masked")])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_steps_may_read_rows_in_place(run, backend, monkeypatch):
-    """Steps that read the environment's array give the weights of steps that read copies."""
+    """Steps that read the environment's array learn as those that read copies."""
 
     def evaluate(x, *rest):
         if isinstance(x, wide.OfAgents):
