@@ -1,4 +1,4 @@
-// Tiles of numbers in the order of a GPU's matrix units, their products, and copies to shared memory.
+// Tiles of numbers in the order of a GPU's matrix units, and their products.
 //
 // A tile of 16 x 8 numbers has four in each lane, 4 g + t: those of rows g and g + 8 in columns 2 t and 2 t + 1. Two orders
 // are used, R (rows of a tile are rows, columns are units) and T (rows are units). A tile in order R is used unchanged as
@@ -9,6 +9,7 @@
 // Constants that come before this header: N_OUTPUTS; IS_TANH; TF32.
 #pragma once
 
+#include "copies.cuh"
 #include "matrix_units.cuh"
 
 constexpr int LANES = 32, ROWS = 16;
@@ -21,19 +22,6 @@ struct Part {  // what a network computes
 };
 
 #if defined(__CUDACC__)
-
-// Asynchronous copies to shared memory, in groups.
-WD_FN void wd_copy4(float* const to, const void* const from) {
-  const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(to));
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(at), "l"(from) : "memory");
-}
-WD_FN void wd_copy16(float* const to, const void* const from) {
-  const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(to));
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from) : "memory");
-}
-WD_FN void wd_end_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-WD_FN void wd_await_all_but_last() { asm volatile("cp.async.wait_group 1;" ::: "memory"); }
-WD_FN void wd_await_all() { asm volatile("cp.async.wait_group 0;" ::: "memory"); }
 
 // A barrier of `n` warps, those of a group.
 WD_FN void wd_sync_warps(const int group, const int n) {

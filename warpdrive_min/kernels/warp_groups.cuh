@@ -87,8 +87,9 @@ WD_FN void await(const Word at, const Word parity) {
                  : "memory");
 }
 WD_FN void copy_in_bulk(const Word to, const void* const from, const Word n, const Word barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from),
-               "r"(n), "r"(barrier)
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+               :
+               : "r"(to), "l"(from), "r"(n), "r"(barrier)
                : "memory");
 }
 
@@ -160,7 +161,8 @@ WD_FN void send(void* const to, const Word area, const int n) {
     return;
   }
 #pragma unroll 1
-  for (int i = 4 * (threadIdx.x % 32); i < n; i += 4 * 32) *reinterpret_cast<Word*>(static_cast<Byte*>(to) + i) = shared1(area + i);
+  for (int i = 4 * (threadIdx.x % 32); i < n; i += 4 * 32)
+    *reinterpret_cast<Word*>(static_cast<Byte*>(to) + i) = shared1(area + i);
   __syncwarp();
 }
 WD_FN void await_copies() {
@@ -176,8 +178,3 @@ WD_FN Word two(const float low, const float high) {  // bfloat16
 }
 WD_FN float of_low(const Word both) { return __uint_as_float(both << 16); }
 WD_FN float of_high(const Word both) { return __uint_as_float(both & 0xFFFF0000); }
-WD_FN Word nearest_tf32(const float value) {
-  Word bits;
-  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
-  return bits;
-}

@@ -10,15 +10,19 @@
 // memory; IS_TANH, else relu; BF16; STAGES of 16 rows of the second weights in shared memory.
 #pragma once
 
+constexpr bool TF32 = true;  // activations as rough as products
+
+#include "copies.cuh"
+#include "matrix_units.cuh"
 #include "warp_groups.cuh"
 
 constexpr int WIDTH = 256, CHUNK = 64, N_CHUNKS = WIDTH / CHUNK, TILE = 128, N_WARPS = 8, LAST = N_LAST ? 48 : 0;
 constexpr int K1 = wd_up(N_SEEN, STEP), STEPS_1 = K1 / STEP, STEPS_OF_CHUNK = CHUNK / STEP;
 constexpr int SLICE = 16, SLICE_BYTES = WIDTH * SLICE * BYTES, SLICES = WIDTH / SLICE, SLICES_OF_CHUNK = CHUNK / SLICE;
 constexpr int BYTES_1 = WIDTH * K1 * BYTES, BYTES_2 = WIDTH * WIDTH * BYTES, BYTES_3 = LAST * WIDTH * BYTES;
-constexpr bool STAYS = STAGES >= SLICES;      // the second weights stay in shared memory
+constexpr bool STAYS = STAGES >= SLICES;  // the second weights stay in shared memory
 constexpr int TOGETHER = PER_16, GROUPS = TOGETHER / 2;  // units of 16 bytes, and groups of 8 columns that make them
-constexpr int WORDS = BF16 ? 8 : 4;           // of a thread's numbers for a step, as float32
+constexpr int WORDS = BF16 ? 8 : 4;  // of a thread's numbers for a step, as float32
 static_assert(STAGES > 1, "a product waits for a stage while it uses one");
 constexpr int BYTES_X = IS_BACKWARD ? STEPS_1 * WORDS * 4 * 2 * 128 : 0;
 
@@ -36,8 +40,8 @@ WD_FN constexpr int seen_at(const int k) { return unit_of(column_of(k), k < K1 /
 
 // ---- weights
 
-// Writes number i of the weights, as they lie in shared memory, from w1 (LAYER1, N_SEEN), w2 (LAYER2, LAYER1) and w3 (N_LAST,
-// LAYER2), or from the transposes of the first two.
+// Writes number i of the weights, as they lie in shared memory, from w1 (LAYER1, N_SEEN), w2 (LAYER2, LAYER1) and w3
+// (N_LAST, LAYER2), or from the transposes of the first two.
 WD_FN void order_weight(const int i, const float* const w1, const float* const w2, const float* const w3, Byte* to) {
   constexpr int first = WIDTH * K1, second = WIDTH * WIDTH;
   float value = 0.f;
@@ -57,7 +61,7 @@ WD_FN void order_weight(const int i, const float* const w1, const float* const w
   if (BF16)
     *reinterpret_cast<unsigned short*>(to) = static_cast<unsigned short>(two(value, 0.f));
   else
-    *reinterpret_cast<Word*>(to) = nearest_tf32(value);
+    *reinterpret_cast<float*>(to) = wd_round_tf32(value);
 }
 
 // Stages of the second weights, in turn.
@@ -89,13 +93,14 @@ WD_FN void copy_weights(const Byte* const weights, const Word w1, const Word w2,
     for (int slice = 0; slice < SLICES; ++slice, at.next()) {
       await(barriers.empty + 8 * at.stage, at.phase ^ 1);
       expect_bytes(barriers.full + 8 * at.stage, SLICE_BYTES);
-      copy_in_bulk(w2 + at.stage * SLICE_BYTES, weights + BYTES_1 + slice * SLICE_BYTES, SLICE_BYTES, barriers.full + 8 * at.stage);
+      copy_in_bulk(w2 + at.stage * SLICE_BYTES, weights + BYTES_1 + slice * SLICE_BYTES, SLICE_BYTES,
+                   barriers.full + 8 * at.stage);
     }
 }
 
 // Adds the product with 64 rows of the second weights.
-WD_FN void multiply_second(float (&sum)[WIDTH / 2], const Word (&left)[STEPS_OF_CHUNK][4], const Long w2, const Barriers& barriers,
-                           Turn& at) {
+WD_FN void multiply_second(float (&sum)[WIDTH / 2], const Word (&left)[STEPS_OF_CHUNK][4], const Long w2,
+                           const Barriers& barriers, Turn& at) {
   constexpr int steps = SLICE / STEP;
   const auto release = [&](const Word stage) {
     if (!STAYS && threadIdx.x % 32 == 0) arrive(barriers.empty + 8 * stage);
@@ -221,10 +226,11 @@ WD_FN void store_rows(const To to, const Word (&left)[STEPS_1][4], const bool (&
       if (BF16 || s + 1 < STEPS_1) {
         const int first = (BF16 ? 16 : 8) * s + 4 * t;
         if (first >= KEPT_SEEN) continue;
+        const Word(&next)[4] = left[wd_min(s + 1, STEPS_1 - 1)];
         if constexpr (BF16)
           store2(row + first * BYTES, left[s][r], left[s][2 + r]);
         else
-          store4(row + first * BYTES, left[s][r], left[s][2 + r], left[wd_min(s + 1, STEPS_1 - 1)][r], left[wd_min(s + 1, STEPS_1 - 1)][2 + r]);
+          store4(row + first * BYTES, left[s][r], left[s][2 + r], next[r], next[2 + r]);
       } else {
         store2(row + (8 * s + 2 * t) * BYTES, left[s][r], left[s][2 + r]);
       }

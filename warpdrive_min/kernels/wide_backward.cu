@@ -19,7 +19,8 @@ extern __shared__ __align__(1024) Byte room[];
 
 WD_KERNEL(order)(const float* w3, const float* w2, unsigned char* weights) {
   constexpr int n = WIDTH * (K1 + WIDTH);
-  for (int i = blockIdx.x * THREADS + threadIdx.x; i < n; i += gridDim.x * THREADS) order_weight(i, w3, w2, nullptr, weights);
+  for (int i = blockIdx.x * THREADS + threadIdx.x; i < n; i += gridDim.x * THREADS)
+    order_weight(i, w3, w2, nullptr, weights);
 }
 
 WD_FN float slope_of(const float y) { return IS_TANH ? 1.f - y * y : y <= 0.f ? 0.f : 1.f; }
@@ -87,16 +88,18 @@ WD_FN void add_over_rows(float* const sums, const Word (&left)[STEPS_1][4], cons
         v[i] = __uint_as_float(first) + __uint_as_float(second);
     }
     const float total = over_lanes(v, lane);
-    const int column = BF16 ? 16 * s + 4 * t + g : s < STEPS_1 / 2 * 2 ? s / 2 * 16 + 4 * t + s % 2 * 2 + g : 8 * s + 2 * t + g;
+    const int column = BF16                   ? 16 * s + 4 * t + g
+                       : s < STEPS_1 / 2 * 2 ? s / 2 * 16 + 4 * t + s % 2 * 2 + g
+                                              : 8 * s + 2 * t + g;
     if (g < WORDS / 2) sums[column] += total;
   }
 }
 
-// From slope (n_rows, N_SEEN), of the outputs, to those before each activation, with n_kept rows: slope_3 (KEPT_SEEN), slope_2
-// and slope_1 (256). `sums` (8 blocks, N_SUMS) are over each warp's rows, of slopes 1, 2 and 3. No block is without rows.
-WD_KERNEL(backward)(const float* slope, const unsigned char* weights, const unsigned char* kept_1, const unsigned char* kept_2,
-                    unsigned char* slope_3, unsigned char* slope_2, unsigned char* slope_1, float* sums, int n_rows,
-                    int n_kept) {
+// From slope (n_rows, N_SEEN), of the outputs, to those before each activation, with n_kept rows: slope_3 (KEPT_SEEN),
+// slope_2 and slope_1 (256). `sums` (8 blocks, N_SUMS) are over each warp's rows, of slopes 1, 2 and 3. Each block has rows.
+WD_KERNEL(backward)(const float* slope, const unsigned char* weights, const unsigned char* kept_1,
+                    const unsigned char* kept_2, unsigned char* slope_3, unsigned char* slope_2, unsigned char* slope_1,
+                    float* sums, int n_rows, int n_kept) {
   const Word base = shared_address(room);
   const Barriers barriers(base + AT_BARRIERS);
   const Tiles tiles(n_kept);
@@ -130,12 +133,13 @@ WD_KERNEL(backward)(const float* slope, const unsigned char* weights, const unsi
         copy16(held + brings * 2 * HELD_BYTES + i * 2048, from + (i % 2 * 8 * WIDTH + i / 2 * 8 * GROUPS) * BYTES,
                row + i % 2 * 8 < n_kept);
     }
-    asm volatile("cp.async.commit_group;" ::: "memory");
+    wd_end_copies();
     ++n_brought;
     if (++brings == HELD) brings = 0;
   };
   const auto next_held = [&] {  // which has arrived
-    asm volatile("cp.async.wait_group %0;" ::"n"(HELD - 1) : "memory");
+    static_assert(HELD == 2);
+    wd_await_all_but_last();
     const Word place = held + takes * 2 * HELD_BYTES;
     if (++takes == HELD) takes = 0;
     return place;

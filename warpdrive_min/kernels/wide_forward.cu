@@ -34,7 +34,7 @@ WD_FN void fill(float (&sum)[N / 2], const Word biases, const int t) {
 WD_FN float activated(const float z) {
   float y;
   if (IS_TANH)
-    asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(z));
+    y = wd_rough_tanh(z);
   else
     asm("max.NaN.f32 %0, %1, 0f00000000;" : "=f"(y) : "f"(z));
   return y;
@@ -44,15 +44,16 @@ WD_FN void prefetch(const float* const x, const long long row, const int n_rows,
   if (row >= n_rows || places.n_all > 2 * places.n_own) return;
   const long long first = places(row), last = places(wd_min(static_cast<int>(row) + 63, n_rows - 1));
   const float* const from = x + first * N_SEEN;
+  const Word n_bytes = static_cast<Word>(last - first) * N_SEEN / 4 * 16;
   if (first < last && reinterpret_cast<Long>(from) % 16 == 0)
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(static_cast<Word>(last - first) * N_SEEN / 4 * 16)
-                 : "memory");
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(n_bytes) : "memory");
 }
 
-// From n_rows of x (.., N_SEEN), those of `Places`, to out (n_rows, N_LAST). Arrays to keep, which may all be null, have n_kept rows of KEPT_SEEN
-// numbers, and of 256 units.
-WD_KERNEL(forward)(const float* x, const unsigned char* weights, const float* b1, const float* b2, const float* b3, float* out,
-                   unsigned char* kept_x, unsigned char* kept_1, unsigned char* kept_2, const int* agents, int n_rows, int n_kept, int n_own, int n_all) {
+// From n_rows of x (.., N_SEEN), those of `Places`, to out (n_rows, N_LAST). Arrays to keep, which may all be null, have
+// n_kept rows of KEPT_SEEN numbers, and of 256 units.
+WD_KERNEL(forward)(const float* x, const unsigned char* weights, const float* b1, const float* b2, const float* b3,
+                   float* out, unsigned char* kept_x, unsigned char* kept_1, unsigned char* kept_2, const int* agents,
+                   int n_rows, int n_kept, int n_own, int n_all) {
   const Places places = {agents, n_own, n_all};
   const Word base = shared_address(room);
   const Barriers barriers(base + AT_BARRIERS);
