@@ -74,6 +74,8 @@ class SavedPasses(ABC):
         """Other kept arrays, each with a first axis of rows."""
         self.weights: Weights | None = None
         """The network's weights at the first step of the rollout."""
+        self.activation = ""
+        """Activation after each hidden layer, from that step on."""
         self.source: wide.OfAgents | None = None
         """Rows that steps read, in the environment's array; None: they read copies of them."""
         self.reads_in_place = False
@@ -112,10 +114,10 @@ class SavedPasses(ABC):
 
     def begin(self, weights: Weights, activation: str) -> None:
         """Take the weights and the activation of the next steps; enqueues."""
-        self.weights = weights
+        self.weights, self.activation = weights, activation
 
     @abstractmethod
-    def evaluate(self, t: int, x: Tensor | wide.OfAgents, activation: str) -> None:
+    def evaluate(self, t: int, x: Tensor | wide.OfAgents) -> None:
         """Write the outputs of a step and keep its layers; enqueues.
 
         ``x`` has the step's rows, (n_envs * n_agents, n_features).
@@ -177,9 +179,9 @@ class KernelSavedPasses(SavedPasses):
         rows: Tensor = kept.unflatten(0, self.outputs.shape[:3])
         return rows
 
-    def evaluate(self, t: int, x: Tensor | wide.OfAgents, activation: str) -> None:
+    def evaluate(self, t: int, x: Tensor | wide.OfAgents) -> None:
         """Write outputs and layers of a step in one kernel."""
-        name = in_kernels(activation, self._precision, self.outputs.device)
+        name = in_kernels(self.activation, self._precision, self.outputs.device)
         n_rows = wide.whole_tiles(self._rows_of_step, self._sizes, self._precision)
         layers, out = self.layers.part(t * self._rows_of_step, n_rows), self.outputs[t].flatten(0, 1)
         self._kernels.evaluate(x, self._ordered, name, self._precision, out, layers)
@@ -206,14 +208,14 @@ class TorchSavedPasses(SavedPasses):
         self._x = observations.flatten(0, 2)
         self.layers = [torch.zeros(len(self._x), n, device=observations.device, dtype=torch.float32) for n in units]
 
-    def evaluate(self, t: int, x: Tensor | wide.OfAgents, activation: str) -> None:
+    def evaluate(self, t: int, x: Tensor | wide.OfAgents) -> None:
         """Write outputs and layers of a step, layer by layer."""
         assert self.weights is not None
         assert not isinstance(x, wide.OfAgents)
         inputs: Tensor = x
         weights, step = self.weights, slice(t * self._rows_of_step, (t + 1) * self._rows_of_step)
         for hidden, weight, bias in zip(self.layers, weights[0:4:2], weights[1:4:2], strict=True):
-            inputs = getattr(torch, f"{activation}_")(torch.addmm(bias, inputs, weight.t(), out=hidden[step]))
+            inputs = getattr(torch, f"{self.activation}_")(torch.addmm(bias, inputs, weight.t(), out=hidden[step]))
         torch.addmm(weights[5], inputs, weights[4].t(), out=self.outputs[t].flatten(0, 1))
 
     def gradients(self, first: int, slope: Tensor, matrices: Sequence[Tensor], activation: str) -> list[Tensor]:
@@ -245,7 +247,7 @@ class ActingInput(NamedTuple):
         """
         if self.t == 0 or self.passes.weights is None:
             self.passes.begin(_six(weights()), activation)
-        self.passes.evaluate(self.t, self.rows, activation)
+        self.passes.evaluate(self.t, self.rows)
         return self.passes.outputs[self.t]
 
 
