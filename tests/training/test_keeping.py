@@ -43,6 +43,8 @@ RULES = {
     "continuous": ("pendulum", CLASSIC, {"shared": {**LEARNS, "model": {**WIDE, "output_w": 2.0}}}),
     "two policies": ("tag_continuous", TAG, {"runner": LEARNS, "tagger": {**PPO, "model": WIDE}}),
     "some environments": ("cartpole", CLASSIC, {"shared": LEARNS}),
+}
+BY_GROUPS = {
     "groups of warps": ("tag_continuous", TAG, {"shared": GROUPS}),
     "groups of warps, in place": ("tag_continuous", TAG, dict.fromkeys(("runner", "tagger"), GROUPS)),
 }
@@ -73,9 +75,9 @@ def noting(trunk, under, seen, inputs, *heads):
     return under(trunk, inputs, *heads)
 
 
-FORMS = [*((rule, None) for rule in [*RULES][:-2]), ("A2C", 16), ("values first", 80)]
+FORMS = [*((rule, None) for rule in RULES), ("A2C", 16), ("values first", 80)]
 FORMS = [(*form, precision) for precision in ("tf32", "fp32") for form in FORMS]
-FORMS += [(rule, None, "tf32") for rule in [*RULES][-2:]] if ON_DEVICE else []
+FORMS += [(rule, None, "tf32") for rule in BY_GROUPS] if ON_DEVICE else []
 SLOW = [("values first", None, "fp32"), ("A2C", None, "tf32"), ("A2C", 16, "tf32"), ("values first", 80, "tf32")]
 SLOW += [("two policies", None, "fp32")]
 SLOW += [(rule, None, "tf32") for rule in ("values first", "continuous", "two policies", "some environments")]
@@ -94,11 +96,11 @@ def test_weights_are_those_of_a_pass_of_its_own(backend, rule, max_rows, precisi
     settings = {"max_rows": max_rows, "precision": precision}
     settings |= {"neg_pos_env_ratio": 1.0} if rule == "some environments" else {}
     given = {"trainer": settings, "n_envs": 5}
-    one, other = (trainer_of(RULES[rule], backend, keeps=each, **given) for each in (keeps, False))
+    one, other = (trainer_of({**RULES, **BY_GROUPS}[rule], backend, keeps=each, **given) for each in (keeps, False))
     expected = ["", MORE_THAN_ONCE] if rule == "two policies" else [""] * len(one.groups)
     assert list(one.why_no_saved_passes.values()) == expected
     assert set(other.why_no_saved_passes.values()) == {"trainer.kept_passes is false"}
-    if rule.startswith("groups of warps"):
+    if rule in BY_GROUPS:
         is_hopper = available.why_no_warp_groups("cuda") is None
         is_in_place = [group.buffer.is_read_in_place for group in one.groups.values()]
         assert is_in_place == ([True, True] if is_hopper and "in place" in rule else [False] * len(is_in_place))
