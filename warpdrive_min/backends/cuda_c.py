@@ -225,7 +225,9 @@ def compile_cubin(source: Path, constants: Mapping[str, Constant], architecture:
     text = unit(source, constants)
     _check_cluster(source, blocks_per_env(constants), architecture)
     parts = key(text, source)
-    if architecture == "sm_90" and any("wgmma.mma" in each for each in (text, *dict(parts["headers"]).values())):
+    if architecture == "sm_90" and any(
+        "wgmma.mma" in each for each in (text, *(whole for _, whole in parts["headers"]))
+    ):
         architecture = "sm_90a"
     exact = bool(constants.get("EXACT"))
     compiler = gpu_compiler()

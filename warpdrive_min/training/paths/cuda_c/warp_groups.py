@@ -130,7 +130,7 @@ class Ordered(NamedTuple):
 def ordered(weights: Weights, activation: str, precision: Precision) -> Ordered:
     """Return a network's weights in the form that `evaluate` needs; enqueues."""
     w1, b1, w2, b2, w3, b3 = weights
-    of = _forward(w1.shape[1], b1, b2, b3, activation, precision)
+    of = _pass((w1.shape[1], len(b1), len(b2), len(b3)), activation, precision)
     return Ordered(_ordered(of, w1=w1, w2=w2, w3=w3), b1.contiguous(), b2.contiguous(), b3.contiguous())
 
 
@@ -142,11 +142,14 @@ def evaluate(
     out: Tensor,
     layers: Layers | None = None,
 ) -> None:
-    """Write the outputs (n_rows, n_outputs), and the layers if passed; enqueues."""
+    """Write the outputs (n_rows, n_outputs), and the layers if passed; enqueues.
+
+    ``x`` is (n_rows, n_features) float32, or some agents' rows of an array.
+    """
     whole, agents = x if isinstance(x, OfAgents) else OfAgents(x[:, None], None)
     n_envs, n_all, n_features = whole.shape
     n_own = n_all if agents is None else len(agents)
-    of = _forward(n_features, *weights[1:], activation, precision)
+    of = _pass((n_features, *map(len, weights[1:])), activation, precision)
     program = _program(of, whole.device.index)
     if compiled_ahead(program.load):
         return
@@ -166,7 +169,7 @@ def slopes(
     Gradients are padded; the first layer's comes first. The sums are over the rows of each warp.
     """
     (n_rows, n_outputs), n_kept = slope.shape, len(layers.x)
-    of = Pass(n_outputs, len(w2), w2.shape[1], 0, precision == "bf16", activation != "relu")
+    of = _pass((n_outputs, *w2.shape, 0), activation, precision)
     program, n_blocks = _program(of, slope.device.index), _n_blocks(n_kept, slope.device)
     widths = (WIDTH, WIDTH, multiple(n_outputs, 8))
     found = [layers.hidden_1.new_empty(n_kept, width) for width in widths]
@@ -188,8 +191,9 @@ def slopes(
     return [*found, sums]
 
 
-def _forward(n_features: int, b1: Tensor, b2: Tensor, b3: Tensor, activation: str, precision: Precision) -> Pass:
-    return Pass(n_features, len(b1), len(b2), len(b3), precision == "bf16", activation != "relu")
+def _pass(sizes: tuple[int, ...], activation: str, precision: Precision) -> Pass:
+    n_seen, layer1, layer2, n_last = sizes
+    return Pass(n_seen, layer1, layer2, n_last, precision == "bf16", activation != "relu")
 
 
 @cache
