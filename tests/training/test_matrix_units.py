@@ -16,7 +16,16 @@ from warpdrive_min.backends import cuda_c
 from warpdrive_min.function_manager import KERNELS
 from warpdrive_min.training import config
 from warpdrive_min.training.actions import ActionSpace
-from warpdrive_min.training.paths.constants import N_TERMS, WARPS, Clipping, Sizes, fits, learning_constants
+from warpdrive_min.training.paths import available
+from warpdrive_min.training.paths.constants import (
+    N_TERMS,
+    WARPS,
+    Clipping,
+    Sizes,
+    fits,
+    group_constants,
+    learning_constants,
+)
 from warpdrive_min.training.paths.cuda_c import matrix_units, warp_groups
 from warpdrive_min.training.paths.facts import Facts, Layers
 from warpdrive_min.training.paths.fused.loss import Learned, Rows
@@ -145,6 +154,8 @@ def test_kernels_compile_for_a_gpu():
         constants = learning_constants(sizes, space, Clipping(True, None), n_agents=1, **given)
         assert constants["IN_PARTS"] is not is_tf32
         sources.append(("learn.cu", constants))
+        if is_tf32:
+            sources.append(("group_learn.cu", group_constants(constants, sizes)))
     check_compiles(*sources)
 
 
@@ -216,6 +227,46 @@ def test_a_gpu_finds_the_gradients_of_float64(case, is_shared, precision):
     """
     data = Data(case._replace(is_shared=is_shared, precision=precision))
     data.check(*found(data))
+
+
+BY_GROUPS = [
+    Case((4, 64, 64), n_rows=4_133),
+    Case((4, 64, 64), n_rows=64, is_dealt=False),
+    Case((4, 64, 64), n_rows=100_003, is_clipped=False, is_weighted=True),
+    Case((7, 40, 50), (3,), activation="relu", advantages="values", is_masked=True, n_agents=3, n_rows=25),
+    Case((5, 64, 48), n_rows=500, advantages="taken", n_members=3, value_clip=0.3),
+    Case((12, 56, 64), is_shared=True, value_clip=0.3, is_clipped=False, advantages="taken"),
+    Case((3, 64, 33), n_agents=2),
+]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", BY_GROUPS, ids=str)
+def test_groups_of_warps_find_the_gradients_of_float64(case, monkeypatch):
+    """Gradients, terms and values of groups equal float64's, for any number of rows."""
+    if (reason := available.why_no_warp_groups("cuda")) is not None:
+        pytest.skip(reason)
+    monkeypatch.setattr(matrix_units, "ROWS_APART", 0)
+    monkeypatch.setattr(matrix_units, "learning_program", None)  # not used
+    data = Data(case._replace(precision="tf32"))
+    data.check(*found(data))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "suits"),
+    [
+        (Sizes(4, 64, 64, 2, 1, False), True),
+        (Sizes(15, 33, 64, 2, 1, True), True),
+        (Sizes(16, 64, 64, 2, 1, False), False),
+        (Sizes(4, 64, 32, 2, 1, False), False),
+        (Sizes(4, 64, 64, 3, 1, True), False),
+    ],
+    ids=str,
+)
+def test_groups_suit_layers_of_about_64_units_with_few_outputs(sizes, suits):
+    """Layers of 33 to 64 units suit groups, with up to 15 features and 3 outputs."""
+    assert sizes.suits_groups is suits
+    assert sizes.n_group_bytes <= MOST_BYTES or not suits
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ WD_FN void evaluate_rows(float* const shared, const Layers& layers, const float*
 #pragma unroll
       for (int r = 0; r < ROWS; ++r)
         if (const long long from = first + r * N_SEEN; from < end)
-          copy_row<LANES, 1>(x + r * SX + lane, rows + from + lane, lane, lane);
+          copy_row<N_SEEN, LANES, 1>(x + r * SX + lane, rows + from + lane, lane, lane);
       return;
     }
 #pragma unroll

@@ -75,7 +75,10 @@ WD_FN void loss(const Part part, const Rollout& rollout, const Rule& rule, const
     value = (part.has_policy ? out[N_OUTPUTS % (8 * TO)] : out[0]) + biases[column];
     terms[1] += weight * loss_of_value(value, target, numbers[OLD_VALUE], d_value);
     d_value *= weight * rule.vf_loss_coeff;
-    if (rollout.values && is_row) rollout.values[rollout.source(row)] = value;
+    if (rollout.values) {
+      const long long at = rollout.source(rollout.within(row));
+      if (is_row) rollout.values[at] = value;
+    }
   }
   float d[8 * TO];
 #pragma unroll

@@ -54,9 +54,10 @@ WD_FN float wd_round_tf32(const float x) {
 }
 
 // tanh x within 2^-11 of it: the error of a factor in TF32.
-WD_FN float wd_rough_tanh(float x) {
-  asm("tanh.approx.f32 %0, %0;" : "+f"(x));
-  return x;
+WD_FN float wd_rough_tanh(const float x) {
+  float y;
+  asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
 }
 
 #endif

@@ -136,21 +136,6 @@ WD_FN void load_weights(const Part part, float* const shared, const Layers& of) 
                                                                      : 0.f;
 }
 
-// Starts copies of a row by BESIDE lanes, STEP floats at a time, from a lane's `first` feature on; `to` and `from` are at
-// feature `begin`.
-template <int BESIDE, int STEP>
-WD_FN void copy_row(float* const to, const float* const from, const int begin, const int first) {
-#pragma unroll
-  for (int k = 0; k < N_SEEN; k += BESIDE * STEP)
-    if (k + first < N_SEEN) {
-      const int at = k + first - begin;
-      if (STEP == 4)
-        wd_copy16(to + at, from + at);
-      else
-        wd_copy4(to + at, from + at);
-    }
-}
-
 // Passes 16 rows forward: units of the second layer into `z`, and if it learns transposed into `mine`; outputs, without
 // their biases, into rows of SO.
 WD_FN void forward(const float* const shared, const float* const x, float* const outputs, float* const mine, const int lane,

@@ -22,13 +22,13 @@ WD_FN constexpr Word place(const int column, const int k, const int n) {
 }
 // The unit's description of a factor of N columns: address, and distances of cores along K and along the columns, in 16
 // bytes. Adding an offset of 16 bytes moves it.
-WD_FN Long described(const Word address, const int n) {
-  return static_cast<Long>((address & 0x3FFFF) >> 4) | static_cast<Long>(n) << 16 | static_cast<Long>(8) << 32;
-}
+WD_FN Word described_low(const Word address, const int n) { return (address & 0x3FFFF) >> 4 | static_cast<Word>(n) << 16; }
+WD_FN Long described_at(const Word low) { return low | static_cast<Long>(8) << 32; }
+WD_FN Long described(const Word address, const int n) { return described_at(described_low(address, n)); }
 
 // ---- products
 
-// sum += left * right, with N = 48, 64 or 256 columns.
+// sum += left * right, with N = 8, 48, 64 or 256 columns. A left factor in shared memory lies as a right one of 64 columns.
 #define TEN(tens) "%" #tens "0,%" #tens "1,%" #tens "2,%" #tens "3,%" #tens "4,%" #tens "5,%" #tens "6,%" #tens "7,%" #tens \
                   "8,%" #tens "9"
 #define TWO(i) "+f"(sum[i]), "+f"(sum[(i) + 1])
@@ -46,7 +46,14 @@ WD_FN Long described(const Word address, const int n) {
                    #d "}, %" #at ", 1, 1, 1;"                                                                           \
                    : __VA_ARGS__                                                                                        \
                    : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "l"(right));                               \
+  }                                                                                                                     \
+  WD_FN void multiply(float (&sum)[N / 2], const Long left, const Long right) {                                         \
+    if constexpr (!BF16)                                                                                                \
+      asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k8.f32.tf32.tf32 {" numbers "}, %" #a ", %" #b ", 1, 1, 1;"  \
+                   : __VA_ARGS__                                                                                        \
+                   : "l"(left), "l"(right));                                                                            \
   }
+PRODUCT(8, "%0,%1,%2,%3", 4, 5, 6, 7, 8, TWO(0), TWO(2))
 PRODUCT(48, TEN() "," TEN(1) ",%20,%21,%22,%23", 24, 25, 26, 27, 28, EIGHT(0), EIGHT(8), EIGHT(16))
 PRODUCT(64, TEN() "," TEN(1) "," TEN(2) ",%30,%31", 32, 33, 34, 35, 36, SUM32(0))
 PRODUCT(256,
@@ -61,6 +68,7 @@ PRODUCT(256,
 
 // Around products: before the first one after registers changed; behind those of one part; until all but N parts are done.
 WD_FN void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+WD_FN void show_products() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }  // what this thread stored
 WD_FN void end_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int N>
 WD_FN void await_products() {

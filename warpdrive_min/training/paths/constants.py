@@ -22,6 +22,10 @@ MOST_SUMS: Final = 192
 With more, values spill to memory, and Triton's pass is as fast. Up to it, few warps share sums: fewer barriers.
 """
 WARPS: Final = 8
+GROUP_WARPS: Final = 4
+"""Warps of a group."""
+MOST_COLUMNS: Final = 3
+"""Most outputs of a network that learns by groups of warps."""
 ROWS: Final = 16
 """Rows that a warp takes at a time."""
 SHARING: Final = (1, 2, 4)
@@ -74,6 +78,27 @@ class Sizes(NamedTuple):
         units = 8 * ROWS * (second + shares * first)
         in_loop = (1 + in_parts) * weights + WARPS * (units + n_stages * ROWS * (5 + self.n_types) + rows)
         return 4 * max(in_loop, (WARPS + 1) // 2 * self.n_sums * 32)
+
+    @property
+    def suits_groups(self) -> bool:
+        """True if groups of warps may learn (`group_learn.cuh`).
+
+        They compute with 64 units in each layer, and sum the gradients of few outputs.
+        """
+        _, _, features, _ = self._tiles
+        n_columns = self.n_outputs + self.is_shared
+        return min(self.n_first, self.n_second) > WIDEST // 2 and features <= 2 and n_columns <= MOST_COLUMNS
+
+    @property
+    def n_group_bytes(self) -> int:
+        """Shared memory of a block of groups that learn, bytes; the kernel checks it."""
+        _, _, features, _ = self._tiles
+        n_columns, n_groups = self.n_outputs + self.is_shared, WARPS // GROUP_WARPS
+        weights = 512 * features + 2 * 64 * 64 + 2 * 8 * 64 + 64 + 8
+        of_warp = 2 * ROWS * (8 * features + 4) + 2 * ROWS * (5 + self.n_types) + 32 * 12
+        of_group = 3 * 16 * 260 + 2 * features * 16 * 48
+        sums = 32 + 4 * features + 17 * n_columns + 16 + N_TERMS
+        return 4 * max(weights + WARPS * of_warp + n_groups * of_group, sums * 32 * WARPS)
 
     def in_parts(self, shared_bytes: int, *, is_tf32: bool) -> bool:
         """True if shared memory has room for weights in two parts, for float32."""
@@ -133,6 +158,17 @@ def fits(facts: Facts) -> str | None:
 def learning_program(backend: Backend, constants: Mapping[str, Constant]) -> Program:
     """Return the kernels of `learn.cu`."""
     return backend.program(KERNELS / "learn.cu", constants, {"learn": cast("int", constants["SHARED_BYTES"])})
+
+
+def group_constants(constants: Mapping[str, Constant], sizes: Sizes) -> dict[str, Constant]:
+    """Return the constants of `group_learn.cuh`, from those of `learn.cuh`."""
+    taken = {name: value for name, value in constants.items() if name not in ("LEARNS", "IN_PARTS", "SHARING")}
+    return {**taken, "SHARED_BYTES": sizes.n_group_bytes}
+
+
+def group_learning_program(backend: Backend, constants: Mapping[str, Constant]) -> Program:
+    """Return the kernels of `group_learn.cu`."""
+    return backend.program(KERNELS / "group_learn.cu", constants, {"learn": cast("int", constants["SHARED_BYTES"])})
 
 
 def evaluation_program(backend: Backend, sizes: Sizes, **given: bool) -> Program:

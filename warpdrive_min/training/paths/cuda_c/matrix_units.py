@@ -2,7 +2,8 @@
 
 They are evaluated, and learn by A2C and PPO in one pass. A warp takes 16 rows through forward pass, loss and backward
 pass, and keeps the sums of all gradients in registers; with many features, some warps share those of the first layer.
-See `kernels/perceptron_tiles.cuh` and `kernels/learn.cuh`.
+In large minibatches groups of warps take 64 rows, in TF32 on GPUs of compute capability 9.0, if sizes suit them.
+See `kernels/perceptron_tiles.cuh`, `kernels/learn.cuh` and `kernels/group_learn.cuh`.
 """
 
 from __future__ import annotations
@@ -15,11 +16,14 @@ import torch
 
 from warpdrive_min.backends.base import LAYERS
 from warpdrive_min.training.config import present
+from warpdrive_min.training.paths.available import why_no_warp_groups
 from warpdrive_min.training.paths.constants import (
     ROWS,
     WARPS,
     Sizes,
     evaluation_program,
+    group_constants,
+    group_learning_program,
     learning_constants,
     learning_program,
 )
@@ -39,7 +43,10 @@ LEAST_ROWS: Final = 32
 BLOCKS_PER_PROCESSOR: Final = 2
 """Blocks of an evaluation per multiprocessor."""
 ROWS_APART: Final = 65_536
-"""Rows of a minibatch up to which separate networks learn in blocks of their own."""
+"""Rows of a minibatch up to which separate networks learn in blocks of their own; above it groups of warps may learn.
+
+With few rows launches take most of the time.
+"""
 
 
 def places(network: Network, parameters: Tensor) -> list[int]:
@@ -125,8 +132,13 @@ class Learning(OnePass):
         )
         is_apart = not is_shared and n_rows <= ROWS_APART and rollout["advantages"] is not None
         at_once = processors(device) // (1 + is_apart)
+        can_group = precision == "tf32" and sizes.suits_groups and n_rows > ROWS_APART
+        if can_group and why_no_warp_groups(device.type) is None:
+            program = group_learning_program(backend, group_constants(of_kernel, sizes))
+        else:
+            program = learning_program(backend, of_kernel)
         super().__init__(
-            learning_program(backend, of_kernel),
+            program,
             learned,
             places(network, parameters),
             n_blocks=min(-(-n_rows // LEAST_ROWS), -(-at_once // n_members)),
