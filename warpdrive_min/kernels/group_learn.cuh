@@ -127,6 +127,7 @@ WD_FN void store_sums(const Part part, const float* const shared, const Places a
   constexpr int BY = WARPS * LANES;
   const auto of_threads = [&](const int k, const int first, const int step, const int n) {
     float sum = 0.f;
+#pragma unroll 16
     for (int i = 0; i < n; ++i) sum += shared[k * BY + first + i * step];
     return sum;
   };
@@ -153,12 +154,20 @@ WD_FN void store_sums(const Part part, const float* const shared, const Places a
   }
 #pragma unroll 1
   for (int n = threadIdx.x; n < HIDDEN2; n += BY) to[at.b2 + n] = of_unit(R_B2, n);
+  // Over all threads, by a warp; few threads would take longer for these than for all others.
+  const auto store_total = [&](const int k, float* const at_place) {
+    float sum = of_threads(k, threadIdx.x % LANES, LANES, WARPS);
+#pragma unroll
+    for (int distance = LANES / 2; distance > 0; distance /= 2) sum += __shfl_xor_sync(~0u, sum, distance);
+    if (threadIdx.x % LANES == 0) *at_place = sum;
+  };
+  const int warp = threadIdx.x / LANES;
 #pragma unroll 1
-  for (int n = threadIdx.x; n < part.n_columns(); n += BY)
-    to[part.has_value && n == part.value_column() ? at.c3 : at.b3 + n] = of_threads(R_B3 + n, 0, 1, BY);
+  for (int n = warp; n < part.n_columns(); n += WARPS)
+    store_total(R_B3 + n, to + (part.has_value && n == part.value_column() ? at.c3 : at.b3 + n));
 #pragma unroll 1
-  for (int n = threadIdx.x; n < N_TERMS; n += BY)
-    if (n == 1 ? part.has_value : part.has_policy) to[n_parameters + n] = of_threads(R_TERMS + n, 0, 1, BY);
+  for (int n = warp; n < N_TERMS; n += WARPS)
+    if (n == 1 ? part.has_value : part.has_policy) store_total(R_TERMS + n, to + n_parameters + n);
 }
 
 // A network's gradients and terms over this block's rows; overwrites `shared`.
