@@ -46,8 +46,10 @@ extern __shared__ float4 room[];
 // Sums of a thread, in the order in which they are added up.
 constexpr int R_W2 = 0, R_W1 = UNITS / 2, R_W3 = R_W1 + 4 * KF, R_B2 = R_W3 + MOST_COLUMNS * UNITS / 4;
 constexpr int R_B3 = R_B2 + UNITS / 4, R_TERMS = R_B3 + MOST_COLUMNS, R_ALL = R_TERMS + N_TERMS;
+constexpr int N_TOTALS = R_ALL - R_B3;  // that do not depend on the thread
 constexpr int LOOP_FLOATS = AT_GROUPS + N_GROUPS * GROUP_FLOATS, ADD_FLOATS = R_ALL * WARPS * LANES;
-constexpr int SHARED_FLOATS = LOOP_FLOATS > ADD_FLOATS ? LOOP_FLOATS : ADD_FLOATS;
+constexpr int SHARED_FLOATS = LOOP_FLOATS;
+static_assert(LOOP_FLOATS >= ADD_FLOATS + N_TOTALS * LANES, "sums are added up in the same place");
 
 #define EACH_PAIR(s, i)                                 \
   _Pragma("unroll") for (int s = 0; s < UNITS / 8; ++s) \
@@ -123,7 +125,7 @@ WD_FN void multiply_units(float (&sum)[N / 2], const Units& units, const Word ri
 // ---- one network
 
 // Writes a block's sums at their places: gradients, and the terms behind all `n_parameters`.
-WD_FN void store_sums(const Part part, const float* const shared, const Places at, float* const to, const int n_parameters) {
+WD_FN void store_sums(const Part part, float* const shared, const Places at, float* const to, const int n_parameters) {
   constexpr int BY = WARPS * LANES;
   const auto of_threads = [&](const int k, const int first, const int step, const int n) {
     float sum = 0.f;
@@ -154,20 +156,23 @@ WD_FN void store_sums(const Part part, const float* const shared, const Places a
   }
 #pragma unroll 1
   for (int n = threadIdx.x; n < HIDDEN2; n += BY) to[at.b2 + n] = of_unit(R_B2, n);
-  // Over all threads, by a warp; few threads would take longer for these than for all others.
-  const auto store_total = [&](const int k, float* const at_place) {
-    float sum = of_threads(k, threadIdx.x % LANES, LANES, WARPS);
-#pragma unroll
-    for (int distance = LANES / 2; distance > 0; distance /= 2) sum += __shfl_xor_sync(~0u, sum, distance);
-    if (threadIdx.x % LANES == 0) *at_place = sum;
+  // Totals over all threads in two parts: alone, few threads would take longer for them than all for the rest.
+#pragma unroll 1
+  for (int n = threadIdx.x; n < N_TOTALS * LANES; n += BY)
+    shared[ADD_FLOATS + n] = of_threads(R_B3 + n / LANES, n % LANES, LANES, WARPS);
+  __syncthreads();
+  const auto total = [&](const int n) {
+    float sum = 0.f;
+#pragma unroll 16
+    for (int i = 0; i < LANES; ++i) sum += shared[ADD_FLOATS + n * LANES + i];
+    return sum;
   };
-  const int warp = threadIdx.x / LANES;
 #pragma unroll 1
-  for (int n = warp; n < part.n_columns(); n += WARPS)
-    store_total(R_B3 + n, to + (part.has_value && n == part.value_column() ? at.c3 : at.b3 + n));
+  for (int n = threadIdx.x; n < part.n_columns(); n += BY)
+    to[part.has_value && n == part.value_column() ? at.c3 : at.b3 + n] = total(n);
 #pragma unroll 1
-  for (int n = warp; n < N_TERMS; n += WARPS)
-    if (n == 1 ? part.has_value : part.has_policy) store_total(R_TERMS + n, to + n_parameters + n);
+  for (int n = threadIdx.x; n < N_TERMS; n += BY)
+    if (n == 1 ? part.has_value : part.has_policy) to[n_parameters + n] = total(MOST_COLUMNS + n);
 }
 
 // A network's gradients and terms over this block's rows; overwrites `shared`.

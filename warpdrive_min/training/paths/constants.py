@@ -93,12 +93,10 @@ class Sizes(NamedTuple):
     def n_group_bytes(self) -> int:
         """Shared memory of a block of groups that learn, bytes; the kernel checks it."""
         _, _, features, _ = self._tiles
-        n_columns, n_groups = self.n_outputs + self.is_shared, WARPS // GROUP_WARPS
         weights = 512 * features + 2 * 64 * 64 + 2 * 8 * 64 + 64 + 8
         of_warp = 2 * ROWS * (8 * features + 4) + 2 * ROWS * (5 + self.n_types) + 32 * 12
         of_group = 3 * 16 * 260 + 2 * features * 16 * 48
-        sums = 32 + 4 * features + 17 * n_columns + 16 + N_TERMS
-        return 4 * max(weights + WARPS * of_warp + n_groups * of_group, sums * 32 * WARPS)
+        return 4 * (weights + WARPS * of_warp + WARPS // GROUP_WARPS * of_group)
 
     def in_parts(self, shared_bytes: int, *, is_tf32: bool) -> bool:
         """True if shared memory has room for weights in two parts, for float32."""
