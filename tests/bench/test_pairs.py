@@ -661,6 +661,7 @@ def checkout(tmp_path):
     return root
 
 
+@pytest.mark.nightly
 def test_revisions_are_measured_on_their_own_code(checkout):
     """Each side runs its commit's code and records it."""
     before = {path: path.stat().st_mtime_ns for path in (checkout / ".git").rglob("*")}

@@ -130,6 +130,7 @@ def test_pairs_that_were_measured_together_are_all_kept(here, monkeypatch, tmp_p
     assert len(read_comparisons([folder_in(tmp_path) / COMPARISONS])) == 2
 
 
+@pytest.mark.nightly
 def test_pair_is_measured_whole_before_the_clock_is_asked(here, monkeypatch, tmp_path):
     """Even without time left a call saves a pair of several rounds."""
     monkeypatch.setitem(interleaved.ROUNDS, "smoke", 3)

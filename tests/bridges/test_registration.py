@@ -36,7 +36,7 @@ SLOW = ("torch", "numba", "pydantic", "envs", "warpdrive_min.envs", "warpdrive_m
     "program",
     [
         "import gymnasium, warpdrive_min; look(); " + MAKE.format(""),
-        "import warpdrive_min, gymnasium; look(); " + MAKE.format(""),
+        pytest.param("import warpdrive_min, gymnasium; look(); " + MAKE.format(""), marks=pytest.mark.nightly),
         pytest.param(
             "import importlib.util, warpdrive_min; importlib.util.find_spec('gymnasium'); import gymnasium; look()",
             marks=pytest.mark.nightly,

@@ -54,6 +54,7 @@ def test_vertical_scaling_needs_a_trainer():
         perform_auto_vertical_scaling(lambda run_configuration, verbose: None, {})
 
 
+@pytest.mark.nightly
 def test_distributed_training_trains_in_processes_of_its_own(tmp_path):
     """Two ranks train in processes, and one of them writes."""
     scaling.perform_distributed_training(CARTPOLE, run_config(tmp_path), "run", env_backend="cpu")

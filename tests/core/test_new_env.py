@@ -49,6 +49,7 @@ def test_starter_passes_its_own_test(tmp_path):
     assert "passed" in run_python(*words, cwd=tmp_path, **own, **quick_compiler(tmp_path))
 
 
+@pytest.mark.nightly
 def test_starter_trains_as_its_page_says(tmp_path, monkeypatch):
     """The starter's page has commands that train and evaluate it; its config learns.
 

@@ -60,8 +60,9 @@ def test_blocks_that_share_an_environment_draw_the_same(backend):
 @pytest.mark.parametrize(("n_envs", "n_agents", "categories"), [(70, 1, (2,)), (3, 5, (3, 1, 7)), (2, 257, (21, 2))])
 def test_uniform_draws_are_those_from_equal_weights(backend, n_envs, n_agents, categories):
     """Random actions are drawn without weights, and equal draws from equal ones."""
+    n_draws = 5
     if is_simulated(backend):
-        n_envs = min(n_envs, 2)
+        n_envs, n_draws = min(n_envs, 2), 2
     drawn = {}
     for is_uniform in (True, False):
         data, sampler = sampler_of(backend, *categories, n_envs=n_envs, n_agents=n_agents, seed=3)
@@ -70,11 +71,11 @@ def test_uniform_draws_are_those_from_equal_weights(backend, n_envs, n_agents, c
         else:
             launch = sampler.bound(data, rows(data, [1.0] * sum(categories), n_agents), "sampled_actions")
         actions = []
-        for _ in range(5):
+        for _ in range(n_draws):
             launch()
             actions.append(data.pull_data_from_device("sampled_actions"))
         drawn[is_uniform] = np.stack(actions)
-        assert data.pull_data_from_device("sampled_actions_draws").tolist() == [5] * n_envs
+        assert data.pull_data_from_device("sampled_actions_draws").tolist() == [n_draws] * n_envs
     np.testing.assert_array_equal(drawn[True], drawn[False])
     assert drawn[True].max(axis=(0, 1, 2)).tolist() == [n - 1 for n in categories]
 

@@ -78,7 +78,10 @@ FREE_ON_NUMBA = (*QUICK_KINDS, "cartpole", "tag_continuous")
 """Cases that run freely on Numba by day; for the others, slow to compile, single steps are compared then."""
 
 
-FEWER_RUN = ("cartpole, pool", "rice", "rice, trade", "tag_gridworld", "tag_continuous, cells")
+FEWER_RUN = (
+    *("cartpole, pool", "rice", "rice, trade", "tag_gridworld"),
+    *("tag_continuous, cells", "tag_continuous, spread"),
+)
 """Nightly on a CPU: cases whose code other cases run freely, too."""
 
 

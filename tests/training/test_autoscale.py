@@ -81,7 +81,7 @@ def _frozen():
     gc.freeze()
 
 
-@pytest.mark.parametrize("name", by_day(CASES, ("A2C in parts", "PPO, reset pool", "DDPG", "two policies")))
+@pytest.mark.parametrize("name", by_day(CASES, ("A2C in parts", "PPO, reset pool")))
 def test_memory_model_predicts_a_larger_trainer(name):
     """Small probes predict memory: permanent within 4 %, temporary bounded."""
     case = CASES[name]
