@@ -79,8 +79,12 @@ FREE_ON_NUMBA = (*QUICK_KINDS, "cartpole", "tag_continuous")
 
 
 FEWER_RUN = (
-    *("cartpole, pool", "rice", "rice, trade", "tag_gridworld"),
-    *("tag_continuous, cells", "tag_continuous, spread"),
+    "cartpole, pool",
+    "rice",
+    "rice, trade",
+    "tag_gridworld",
+    "tag_continuous, cells",
+    "tag_continuous, spread",
 )
 """Nightly on a CPU: cases whose code other cases run freely, too."""
 
