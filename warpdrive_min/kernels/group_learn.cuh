@@ -22,10 +22,10 @@ constexpr bool BF16 = false;
 
 constexpr int UNITS = 64, TILE = 64, GROUP_WARPS = 4, GROUP_THREADS = 128, N_GROUPS = WARPS / GROUP_WARPS;
 constexpr int KF = wd_up(N_SEEN + 1, 8) / 8, TO = 1, STAGES = 2, SHARING = 1;
-constexpr int MOST_COLUMNS = N_OUTPUTS + IS_SHARED;  // of outputs of a network
+constexpr int N_COLUMNS = N_OUTPUTS + IS_SHARED;  // of outputs of a network
 constexpr int SX = 8 * KF + 4, SO = 8 * TO + 4;  // floats of a row of x and of outputs: no two lanes in one bank
 constexpr int N_NUMBERS = (5 + N_TYPES) * ROWS;
-static_assert(TF32 && HIDDEN1 <= UNITS && HIDDEN2 <= UNITS && MOST_COLUMNS <= 8);
+static_assert(TF32 && HIDDEN1 <= UNITS && HIDDEN2 <= UNITS && N_COLUMNS <= 8);
 
 // Where a block's weights lie in shared memory, in floats: right factors, forward and backward.
 constexpr int AT_W1 = 0, AT_W2 = AT_W1 + UNITS * 8 * KF, AT_W2B = AT_W2 + UNITS * UNITS, AT_W3 = AT_W2B + UNITS * UNITS;
@@ -41,11 +41,9 @@ static_assert(AT_WARPS % 4 == 0 && WARP_FLOATS % 4 == 0 && FACTOR % 4 == 0, "fac
 
 #include "learn_rows.cuh"
 
-extern __shared__ float4 room[];
-
 // Sums of a thread, in the order in which they are added up.
-constexpr int R_W2 = 0, R_W1 = UNITS / 2, R_W3 = R_W1 + 4 * KF, R_B2 = R_W3 + MOST_COLUMNS * UNITS / 4;
-constexpr int R_B3 = R_B2 + UNITS / 4, R_TERMS = R_B3 + MOST_COLUMNS, R_ALL = R_TERMS + N_TERMS;
+constexpr int R_W2 = 0, R_W1 = UNITS / 2, R_W3 = R_W1 + 4 * KF, R_B2 = R_W3 + N_COLUMNS * UNITS / 4;
+constexpr int R_B3 = R_B2 + UNITS / 4, R_TERMS = R_B3 + N_COLUMNS, R_ALL = R_TERMS + N_TERMS;
 constexpr int N_TOTALS = R_ALL - R_B3;  // that do not depend on the thread
 constexpr int LOOP_FLOATS = AT_GROUPS + N_GROUPS * GROUP_FLOATS, ADD_FLOATS = R_ALL * WARPS * LANES;
 constexpr int SHARED_FLOATS = LOOP_FLOATS;
@@ -59,9 +57,6 @@ static_assert(LOOP_FLOATS >= ADD_FLOATS + N_TOTALS * LANES, "sums are added up i
     _Pragma("unroll") for (int i = 0; i < 4; ++i)
 
 // ---- factors in shared memory
-
-// Column of a sum that is column k of the next product's left factor.
-WD_FN constexpr int column_of(const int k) { return k / 8 * 8 + k % 4 * 2 + k % 8 / 4; }
 
 // Fills the block's weights. Columns of outputs are the choices, then the value.
 WD_FN void load_weights(const Part part, float* const shared, const float* const parameters, const Places at) {
@@ -172,7 +167,7 @@ WD_FN void store_sums(const Part part, float* const shared, const Places at, flo
     to[part.has_value && n == part.value_column() ? at.c3 : at.b3 + n] = total(n);
 #pragma unroll 1
   for (int n = threadIdx.x; n < N_TERMS; n += BY)
-    if (n == 1 ? part.has_value : part.has_policy) to[n_parameters + n] = total(MOST_COLUMNS + n);
+    if (n == 1 ? part.has_value : part.has_policy) to[n_parameters + n] = total(N_COLUMNS + n);
 }
 
 // A network's gradients and terms over this block's rows; overwrites `shared`.
@@ -188,16 +183,16 @@ WD_FN void learn_network(const Part part, float* const shared, const float* cons
   float* const factors = shared + AT_GROUPS + group * GROUP_FLOATS;
 #pragma unroll 1
   for (int n = threadIdx.x % GROUP_THREADS; n < GROUP_FLOATS - OF_D1; n += GROUP_THREADS) factors[OF_D1 + n] = 0.f;
-  show_products();
+  publish_stores();
   __syncthreads();
 
-  float w2[UNITS / 2], w1[KF][4], w3[MOST_COLUMNS][UNITS / 4], b2[UNITS / 4], b3[MOST_COLUMNS], terms[N_TERMS];
+  float w2[UNITS / 2], w1[KF][4], w3[N_COLUMNS][UNITS / 4], b2[UNITS / 4], b3[N_COLUMNS], terms[N_TERMS];
 #pragma unroll
   for (int i = 0; i < UNITS / 2; ++i) w2[i] = 0.f;
 #pragma unroll
   for (int i = 0; i < 4 * KF; ++i) w1[i / 4][i % 4] = 0.f;
 #pragma unroll
-  for (int c = 0; c < MOST_COLUMNS; ++c) {
+  for (int c = 0; c < N_COLUMNS; ++c) {
     b3[c] = 0.f;
 #pragma unroll
     for (int i = 0; i < UNITS / 4; ++i) w3[c][i] = 0.f;
@@ -209,7 +204,7 @@ WD_FN void learn_network(const Part part, float* const shared, const float* cons
 
   const int own = (of_tile + 2 * g) / 4 * APART + 2 * g % 4 + 8 * t;  // the thread's first place in a transposed factor
   const int own_x = (of_tile + 2 * g) / 4 * APART_X + 2 * g % 4 + 4 * t;
-  const Word base = shared_address(room), of_group = base + 4 * (AT_GROUPS + group * GROUP_FLOATS);
+  const Word base = shared_address(shared), of_group = base + 4 * (AT_GROUPS + group * GROUP_FLOATS);
   const auto left_at = [&](const int offset) { return described_low(of_group + 4 * offset, APART / 4); };
   const Word by_w1 = described_low(base + 4 * AT_W1, UNITS), by_w2 = described_low(base + 4 * AT_W2, UNITS);
   const Word by_w2b = described_low(base + 4 * AT_W2B, UNITS), by_w3 = described_low(base + 4 * AT_W3, 8);
@@ -228,7 +223,7 @@ WD_FN void learn_network(const Part part, float* const shared, const float* cons
   wd_end_copies();
   int stage = 0;
   const auto multiply_x = [&](const int of_stage) {  // d_z1' x
-    show_products();
+    publish_stores();
     wd_sync_warps(group, GROUP_WARPS);  // all have stored d_z1 and x, and no longer multiply d_z2' h1
     begin_products();
 #pragma unroll
@@ -295,12 +290,12 @@ WD_FN void learn_network(const Part part, float* const shared, const float* cons
     for (int i = 0; i < 4; ++i)
       wd_store<float2>(outputs + (g + 8 * i) * SO + 2 * t, make_float2(out[i % 2 * 2], out[i % 2 * 2 + 1]));
     __syncwarp();
-    // The other lanes compute copies of rows, which count nothing.
+    // The other lanes compute the same outputs with a weight of 0.
     const int row = lane < ROWS ? tile * (N_GROUPS * TILE) + of_block + lane : rollout.n_rows;
     loss(part, rollout, rule, row, outputs + lane * SO, shared + AT_B3,
          mine + OF_NUMBERS + stage * N_NUMBERS + lane % ROWS, terms);
 #pragma unroll
-    for (int c = 0; c < MOST_COLUMNS; ++c) b3[c] += outputs[lane * SO + c];
+    for (int c = 0; c < N_COLUMNS; ++c) b3[c] += outputs[lane * SO + c];
     __syncwarp();
 
     Word d_out[4];
@@ -312,7 +307,7 @@ WD_FN void learn_network(const Part part, float* const shared, const float* cons
     multiply(z, d_out, described_at(by_w3b));
     end_products();
 #pragma unroll
-    for (int c = 0; c < MOST_COLUMNS; ++c) {
+    for (int c = 0; c < N_COLUMNS; ++c) {
       if (c >= part.n_columns()) break;
       const float of_row[2] = {outputs[g * SO + c], outputs[(g + 8) * SO + c]};
       EACH_UNIT(s, i) w3[c][2 * s + i / 2] = fmaf(wd_float(h2[s][i]), of_row[i % 2], w3[c][2 * s + i / 2]);
@@ -334,7 +329,7 @@ WD_FN void learn_network(const Part part, float* const shared, const float* cons
       const float2 h = wd_load<float2>(factors + own + transposed(s, i));
       slopes[s][2 * i] = wd_bits(slope(h.x)), slopes[s][2 * i + 1] = wd_bits(slope(h.y));
     }
-    show_products();
+    publish_stores();
     wd_sync_warps(group, GROUP_WARPS);  // all have stored h1 and d_z2
     begin_products();
 #pragma unroll
@@ -357,7 +352,7 @@ WD_FN void learn_network(const Part part, float* const shared, const float* cons
 #pragma unroll
   for (int i = 0; i < 4 * KF; ++i) sums[(R_W1 + i) * BY] = w1[i / 4][i % 4];
 #pragma unroll
-  for (int c = 0; c < MOST_COLUMNS; ++c) {
+  for (int c = 0; c < N_COLUMNS; ++c) {
     sums[(R_B3 + c) * BY] = b3[c];
 #pragma unroll
     for (int i = 0; i < UNITS / 4; ++i) sums[(R_W3 + c * UNITS / 4 + i) * BY] = w3[c][i];

@@ -28,6 +28,9 @@ WD_FN Long described(const Word address, const int n) { return described_at(desc
 
 // ---- products
 
+// Column of a sum that is column k of the next product's left factor.
+WD_FN constexpr int column_of(const int k) { return BF16 ? k : k / 8 * 8 + k % 4 * 2 + k % 8 / 4; }
+
 // sum += left * right, with N = 8, 48, 64 or 256 columns. A left factor in shared memory lies as a right one of 64 columns.
 #define TEN(tens) "%" #tens "0,%" #tens "1,%" #tens "2,%" #tens "3,%" #tens "4,%" #tens "5,%" #tens "6,%" #tens "7,%" #tens \
                   "8,%" #tens "9"
@@ -68,7 +71,6 @@ PRODUCT(256,
 
 // Around products: before the first one after registers changed; behind those of one part; until all but N parts are done.
 WD_FN void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-WD_FN void show_products() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }  // what this thread stored
 WD_FN void end_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int N>
 WD_FN void await_products() {
@@ -81,6 +83,8 @@ WD_FN Word shared_address(const void* const at) { return static_cast<Word>(__cvt
 WD_FN void make_barrier(const Word at, const Word n_arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(n_arrivals) : "memory");
 }
+// Lets products and copies in bulk see what this thread stored in shared memory.
+WD_FN void publish_stores() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 WD_FN void publish_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 WD_FN void expect_bytes(const Word at, const Word n) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(n) : "memory");
@@ -155,7 +159,7 @@ WD_FN void begin_area() {
   __syncwarp();
 }
 WD_FN void end_area() {
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  publish_stores();
   __syncwarp();
 }
 // Copies n bytes, a multiple of 4, of at most MOST in the area; all of them in bulk if `to` is aligned to 16 bytes.

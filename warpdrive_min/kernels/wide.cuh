@@ -32,8 +32,6 @@ constexpr int BYTES_X = IS_BACKWARD ? STEPS_1 * WORDS * 4 * 2 * 128 : 0;
 WD_FN constexpr int unit_of(const int column, const int groups) {
   return column / 8 / groups * 8 * groups + column % 8 / 2 * 2 * groups + column / 8 % groups * 2 + column % 2;
 }
-// Column of a sum that is column k of the next product's left factor.
-WD_FN constexpr int column_of(const int k) { return BF16 ? k : k / 8 * 8 + k % 4 * 2 + k % 8 / 4; }
 WD_FN constexpr int hidden_unit(const int k) { return unit_of(column_of(k), GROUPS); }
 // Number of a row at k: 4 consecutive ones per thread and 16, 2 in a last half.
 WD_FN constexpr int seen_at(const int k) { return unit_of(column_of(k), k < K1 / 16 * 16 ? 2 : 1); }

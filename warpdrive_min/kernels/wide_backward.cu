@@ -185,8 +185,7 @@ WD_KERNEL(backward)(const float* slope, const unsigned char* weights, const unsi
       store_chunk(slope_1 + (row * WIDTH + first) * BYTES, d2, is_kept, t);
     });
     if (turn + 1 == tiles.n) {  // here, as ptxas ignores setmaxnreg if anything follows the loop
-      asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-      __syncwarp();
+      end_area();
       if (lane == 0)
         asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n"
                      "cp.async.bulk.commit_group;\n"

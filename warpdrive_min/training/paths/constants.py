@@ -155,7 +155,7 @@ def fits(facts: Facts) -> str | None:
 
 def learning_program(backend: Backend, constants: Mapping[str, Constant]) -> Program:
     """Return the kernels of `learn.cu`."""
-    return backend.program(KERNELS / "learn.cu", constants, {"learn": cast("int", constants["SHARED_BYTES"])})
+    return _learning(backend, "learn.cu", constants)
 
 
 def group_constants(constants: Mapping[str, Constant], sizes: Sizes) -> dict[str, Constant]:
@@ -166,7 +166,11 @@ def group_constants(constants: Mapping[str, Constant], sizes: Sizes) -> dict[str
 
 def group_learning_program(backend: Backend, constants: Mapping[str, Constant]) -> Program:
     """Return the kernels of `group_learn.cu`."""
-    return backend.program(KERNELS / "group_learn.cu", constants, {"learn": cast("int", constants["SHARED_BYTES"])})
+    return _learning(backend, "group_learn.cu", constants)
+
+
+def _learning(backend: Backend, source: str, constants: Mapping[str, Constant]) -> Program:
+    return backend.program(KERNELS / source, constants, {"learn": cast("int", constants["SHARED_BYTES"])})
 
 
 def evaluation_program(backend: Backend, sizes: Sizes, **given: bool) -> Program:
