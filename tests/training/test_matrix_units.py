@@ -237,6 +237,9 @@ BY_GROUPS = [
     Case((5, 64, 48), n_rows=500, advantages="taken", n_members=3, value_clip=0.3),
     Case((12, 56, 64), is_shared=True, value_clip=0.3, is_clipped=False, advantages="taken"),
     Case((3, 64, 33), n_agents=2),
+    Case((8, 64, 64), n_rows=1_001, is_masked=True),
+    Case((6, 64, 64), (3,), is_shared=True, n_rows=2_001, activation="relu", value_clip=0.3),
+    Case((4, 64, 64), (2, 2), n_rows=777, is_weighted=True, advantages="taken"),
 ]
 
 
@@ -253,20 +256,24 @@ def test_groups_of_warps_find_the_gradients_of_float64(case, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("sizes", "suits"),
+    ("sizes", "n_groups"),
     [
-        (Sizes(4, 64, 64, 2, 1, False), True),
-        (Sizes(15, 33, 64, 2, 1, True), True),
-        (Sizes(16, 64, 64, 2, 1, False), False),
-        (Sizes(4, 64, 32, 2, 1, False), False),
-        (Sizes(4, 64, 64, 3, 1, True), False),
+        (Sizes(4, 64, 64, 2, 1, False), 3),
+        (Sizes(7, 33, 64, 2, 2, False), 3),
+        (Sizes(4, 64, 64, 2, 1, True), 2),
+        (Sizes(15, 64, 64, 3, 3, True), 2),
+        (Sizes(16, 64, 64, 2, 1, False), None),
+        (Sizes(4, 64, 32, 2, 1, False), None),
+        (Sizes(4, 64, 64, 4, 1, True), None),
     ],
     ids=str,
 )
-def test_groups_suit_layers_of_about_64_units_with_few_outputs(sizes, suits):
-    """Layers of 33 to 64 units suit groups, with up to 15 features and 3 outputs."""
-    assert sizes.suits_groups is suits
-    assert sizes.n_group_bytes <= MOST_BYTES or not suits
+def test_groups_suit_layers_of_about_64_units_with_few_outputs(sizes, n_groups):
+    """Layers of 33 to 64 units suit groups, with up to 15 features and 4 outputs; the fewest suit three groups."""
+    assert sizes.suits_groups is (n_groups is not None)
+    if sizes.suits_groups:
+        assert sizes.n_groups == n_groups
+        assert sizes.n_group_bytes <= MOST_BYTES
 
 
 @pytest.mark.parametrize(

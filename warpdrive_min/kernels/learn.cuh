@@ -14,7 +14,8 @@
 
 #include "perceptron_tiles.cuh"
 //
-#include "learn_rows.cuh"
+#include "learn_places.cuh"
+#include "loss.cuh"
 
 // Sums of a lane, in the order in which warps add them.
 constexpr int OWN_KF = wd_up(KF, SHARING) / SHARING;  // tiles of features of which a warp has the sums
@@ -26,6 +27,39 @@ constexpr int ADD_FLOATS = HALF * R_ALL * LANES;
 constexpr int SHARED_FLOATS = LOOP_FLOATS > ADD_FLOATS ? LOOP_FLOATS : ADD_FLOATS;
 
 // ---- one network
+
+// Starts the copies of a tile's rows: two lanes a row, or all if rows are long. A lane has the source of row lane % 16.
+WD_FN void begin_copies(const Part part, float* const mine, const int stage, const Rollout& rollout, const int row,
+                        const long long source, const int lane) {
+  const int half = lane / ROWS;
+  float* const numbers = mine + OF_NUMBERS + stage * N_NUMBERS + lane % ROWS;
+  constexpr int STEP = N_SEEN % 4 ? 1 : 4;  // rows of 16 bytes are aligned
+  constexpr int AT_ONCE = SHARING > 1 ? 1 : ROWS, BESIDE = LANES / AT_ONCE;
+  const int first = STEP * (lane / AT_ONCE);
+  const int begin = N_SEEN > BESIDE * STEP ? first : 0;  // addresses of a lane's copies differ by constants
+#pragma unroll
+  for (int r = 0; r < ROWS; r += AT_ONCE) {
+    float* const x = mine + OF_X + stage * ROWS * SX + (r + lane % AT_ONCE) * SX + begin;
+    const float* const from = rollout.observations + (SHARING > 1 ? __shfl_sync(~0u, source, r) : source) * N_SEEN + begin;
+    copy_row<N_SEEN, BESIDE, STEP>(x, from, begin, first);
+  }
+  if (half == 0) {
+    if (part.has_policy) {
+      wd_copy4(numbers + LOG_PROB, rollout.log_probs + source);
+#pragma unroll 1
+      for (int type = 0; type < N_TYPES; ++type)
+        wd_copy4(numbers + ACTIONS + ROWS * type, rollout.actions + source * N_TYPES + type);
+    }
+    if (rollout.weights) wd_copy4(numbers + WEIGHT, rollout.weights + row / N_AGENTS);
+  } else {
+    const bool needs_value = part.has_policy && !rollout.advantages;  // returns - value
+    if (part.has_policy && rollout.advantages)
+      wd_copy4(numbers + ADVANTAGE, rollout.advantages + (rollout.is_taken ? row : source));
+    if (part.has_value || needs_value) wd_copy4(numbers + RETURN, rollout.returns + source);
+    if ((part.has_value && VALUE_CLIPPED) || (!part.has_value && needs_value))
+      wd_copy4(numbers + OLD_VALUE, rollout.old_values + source);
+  }
+}
 
 // Adds the products of d_z1 and x of all rows of SHARING warps, for this warp's features; overwrites h1 in shared memory.
 WD_FN void share_first_layer(float* const mine, const float (&d_z1)[T1 / 2][2][4], float* const sums) {
@@ -276,4 +310,14 @@ WD_FN void learn_network(const Part part, float* const shared, const float* cons
   store_sums(part, shared, at, to, n_parameters);
 }
 
-#include "learn_part.cuh"
+// A block's row of `partial`: gradients at their places, then the terms. Blocks (x, member, z): with separate networks and
+// a grid of two along z, a block has one network, else both.
+WD_FN void learn_part(float* const shared, const float* const parameters, const int* const places, const Rollout& rollout,
+                      const Rule& rule, float* const to, const int n_parameters) {
+#pragma unroll 1
+  for (int network = IS_SHARED ? 1 : blockIdx.z; network < 2; network += gridDim.z) {  // the value's network is first
+    const Places at = places_of(places, network);
+    const Part part = {IS_SHARED || network == 1, IS_SHARED || network == 0};
+    learn_network(part, shared, parameters, at, rollout, rule, to, n_parameters);
+  }
+}

@@ -31,12 +31,14 @@ WD_FN Long described(const Word address, const int n) { return described_at(desc
 // Column of a sum that is column k of the next product's left factor.
 WD_FN constexpr int column_of(const int k) { return BF16 ? k : k / 8 * 8 + k % 4 * 2 + k % 8 / 4; }
 
-// sum += left * right, with N = 8, 48, 64 or 256 columns. A left factor in shared memory lies as a right one of 64 columns.
+// sum += left * right, with N = 8, 48, 64, 72 or 256 columns. A left factor in shared memory lies as a right one of 64.
 #define TEN(tens) "%" #tens "0,%" #tens "1,%" #tens "2,%" #tens "3,%" #tens "4,%" #tens "5,%" #tens "6,%" #tens "7,%" #tens \
                   "8,%" #tens "9"
 #define TWO(i) "+f"(sum[i]), "+f"(sum[(i) + 1])
 #define EIGHT(i) TWO(i), TWO(i + 2), TWO(i + 4), TWO(i + 6)
 #define SUM32(i) EIGHT(i), EIGHT(i + 8), EIGHT(i + 16), EIGHT(i + 24)
+#define NEW4(i) "=f"(sum[i]), "=f"(sum[(i) + 1]), "=f"(sum[(i) + 2]), "=f"(sum[(i) + 3])
+#define NEW16(i) NEW4(i), NEW4(i + 4), NEW4(i + 8), NEW4(i + 12)
 #define PRODUCT(N, numbers, a, b, c, d, at, ...)                                                                        \
   WD_FN void multiply(float (&sum)[N / 2], const Word (&left)[4], const Long right) {                                   \
     if constexpr (BF16)                                                                                                 \
@@ -59,14 +61,24 @@ WD_FN constexpr int column_of(const int k) { return BF16 ? k : k / 8 * 8 + k % 4
 PRODUCT(8, "%0,%1,%2,%3", 4, 5, 6, 7, 8, TWO(0), TWO(2))
 PRODUCT(48, TEN() "," TEN(1) ",%20,%21,%22,%23", 24, 25, 26, 27, 28, EIGHT(0), EIGHT(8), EIGHT(16))
 PRODUCT(64, TEN() "," TEN(1) "," TEN(2) ",%30,%31", 32, 33, 34, 35, 36, SUM32(0))
+PRODUCT(72, TEN() "," TEN(1) "," TEN(2) ",%30,%31,%32,%33,%34,%35", 36, 37, 38, 39, 40, SUM32(0), TWO(32), TWO(34))
 PRODUCT(256,
         TEN() "," TEN(1) "," TEN(2) "," TEN(3) "," TEN(4) "," TEN(5) "," TEN(6) "," TEN(7) "," TEN(8) "," TEN(9) "," TEN(10)
         "," TEN(11) ",%120,%121,%122,%123,%124,%125,%126,%127",
         128, 129, 130, 131, 132, SUM32(0), SUM32(32), SUM32(64), SUM32(96))
+// sum = left * right, in TF32.
+WD_FN void multiply_first(float (&sum)[32], const Word (&left)[4], const Long right) {
+  asm volatile("wgmma.mma_async.sync.aligned.m64n64k8.f32.tf32.tf32 {" TEN() "," TEN(1) "," TEN(2)
+               ",%30,%31}, {%32,%33,%34,%35}, %36, 0, 1, 1;"
+               : NEW16(0), NEW16(16)
+               : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "l"(right));
+}
 #undef TEN
 #undef TWO
 #undef EIGHT
 #undef SUM32
+#undef NEW4
+#undef NEW16
 #undef PRODUCT
 
 // Around products: before the first one after registers changed; behind those of one part; until all but N parts are done.
@@ -105,6 +117,16 @@ WD_FN void copy_in_bulk(const Word to, const void* const from, const Word n, con
                : "memory");
 }
 
+// A description as if it were new, so that what is added to it is not computed anew from its parts.
+WD_FN Word anew(Word x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
+WD_FN Long anew(Long x) {
+  asm volatile("" : "+l"(x));
+  return x;
+}
+
 // ---- other accesses
 
 WD_FN Word load_word(const float* const at, const bool is_there) {
@@ -133,6 +155,11 @@ WD_FN Word shared1(const Word at) {
   asm volatile("ld.shared.b32 %0, [%1];" : "=r"(value) : "r"(at) : "memory");
   return value;
 }
+WD_FN float2 shared2(const Word at) {
+  float2 v;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(at) : "memory");
+  return v;
+}
 WD_FN float4 shared4(const Word at) {
   float4 v;
   asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(at) : "memory");
@@ -144,6 +171,18 @@ WD_FN void copy4(const Word to, const void* const from, const bool is_there) {
 }
 WD_FN void copy16(const Word to, const void* const from, const bool is_there) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(is_there ? 16 : 0) : "memory");
+}
+
+// The same, of lanes that have a source, without a branch.
+WD_FN void copy4_if(const Word to, const void* const from, const bool is_there) {
+  asm volatile("{ .reg .pred p; setp.ne.b32 p, %2, 0; @p cp.async.ca.shared.global [%0], [%1], 4; }" ::"r"(to), "l"(from),
+               "r"(static_cast<int>(is_there))
+               : "memory");
+}
+WD_FN void copy16_if(const Word to, const void* const from, const bool is_there) {
+  asm volatile("{ .reg .pred p; setp.ne.b32 p, %2, 0; @p cp.async.cg.shared.global [%0], [%1], 16; }" ::"r"(to), "l"(from),
+               "r"(static_cast<int>(is_there))
+               : "memory");
 }
 
 // ---- copies in bulk from a warp's area in shared memory

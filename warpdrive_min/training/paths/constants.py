@@ -24,7 +24,7 @@ With more, values spill to memory, and Triton's pass is as fast. Up to it, few w
 WARPS: Final = 8
 GROUP_WARPS: Final = 4
 """Warps of a group."""
-MOST_COLUMNS: Final = 3
+MOST_COLUMNS: Final = 4
 """Most outputs of a network that learns by groups of warps."""
 ROWS: Final = 16
 """Rows that a warp takes at a time."""
@@ -86,17 +86,26 @@ class Sizes(NamedTuple):
         They compute with 64 units in each layer, and sum the gradients of few outputs.
         """
         _, _, features, _ = self._tiles
-        n_columns = self.n_outputs + self.is_shared
-        return min(self.n_first, self.n_second) > WIDEST // 2 and features <= 2 and n_columns <= MOST_COLUMNS
+        return min(self.n_first, self.n_second) > WIDEST // 2 and features <= 2 and self._n_columns <= MOST_COLUMNS
+
+    @property
+    def n_groups(self) -> int:
+        """Groups of a block that learn: as many as registers allow."""
+        _, _, features, _ = self._tiles
+        return 3 if features == 1 and self._n_columns <= 2 else 2
 
     @property
     def n_group_bytes(self) -> int:
         """Shared memory of a block of groups that learn, bytes; the kernel checks it."""
         _, _, features, _ = self._tiles
-        weights = 512 * features + 2 * 64 * 64 + 2 * 8 * 64 + 64 + 8
-        of_warp = 2 * ROWS * (8 * features + 4) + 2 * ROWS * (5 + self.n_types) + 32 * 12
-        of_group = 3 * 16 * 260 + 2 * features * 16 * 48
-        return 4 * (weights + WARPS * of_warp + WARPS // GROUP_WARPS * of_group)
+        of_group = 16 * 16 * (3 * 64 + 8 + 8 * features + 1)
+        weights = 4 * (512 * features + 2 * 512 + 2 * 64 * 64 + 4 * 64 + 12)
+        of_warp = 4 * 2 * ROWS * (8 * features + 4 + 6 + self.n_types)
+        return self.n_groups * (of_group + GROUP_WARPS * of_warp) + weights
+
+    @property
+    def _n_columns(self) -> int:
+        return self.n_outputs + self.is_shared
 
     def in_parts(self, shared_bytes: int, *, is_tf32: bool) -> bool:
         """True if shared memory has room for weights in two parts, for float32."""
@@ -132,7 +141,7 @@ class Sizes(NamedTuple):
     def _tiles(self) -> tuple[int, int, int, int]:
         """Tiles of 8 units, in pairs, of features and of outputs."""
         first, second = (2 * -(-n // 16) for n in (self.n_first, self.n_second))
-        return first, second, -(-(self.n_features + 1) // 8), -(-(self.n_outputs + self.is_shared) // 8)
+        return first, second, -(-(self.n_features + 1) // 8), -(-self._n_columns // 8)
 
 
 @rule(
@@ -161,7 +170,8 @@ def learning_program(backend: Backend, constants: Mapping[str, Constant]) -> Pro
 def group_constants(constants: Mapping[str, Constant], sizes: Sizes) -> dict[str, Constant]:
     """Return the constants of `group_learn.cuh`, from those of `learn.cuh`."""
     taken = {name: value for name, value in constants.items() if name not in ("LEARNS", "IN_PARTS", "SHARING")}
-    return {**taken, "SHARED_BYTES": sizes.n_group_bytes}
+    n_warps = GROUP_WARPS * sizes.n_groups
+    return {**taken, "WARPS": n_warps, "SHARED_BYTES": sizes.n_group_bytes, **constants_of_launch(n_warps)}
 
 
 def group_learning_program(backend: Backend, constants: Mapping[str, Constant]) -> Program:
