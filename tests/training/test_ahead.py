@@ -197,6 +197,10 @@ class OnGpu(Backend):
         """Return the shared memory of an H100's block, bytes."""
         return Facts().shared_bytes
 
+    def has_warp_groups(self, index=None):
+        """Return that an H100's groups of warps multiply."""
+        return True
+
     def program(self, source, constants, shared_bytes):
         """Keep a program, which compiles nothing."""
         self.made.append((source, constants, shared_bytes))
@@ -204,12 +208,14 @@ class OnGpu(Backend):
 
 
 @pytest.mark.parametrize(("name", "which"), [("cartpole", ""), ("cartpole", "ppo"), ("acrobot", "ppo")])
-@pytest.mark.parametrize("value_clip", [None, 0.2])
-def test_early_kernel_is_that_of_the_trainer(name, which, value_clip, monkeypatch):
-    """Kernels of learning that start early are those of a trainer."""
+@pytest.mark.parametrize(("value_clip", "rows_apart"), [(None, 8), (0.2, 1), (None, 2)])
+def test_early_kernel_is_that_of_the_trainer(name, which, value_clip, rows_apart, monkeypatch):
+    """Kernels of learning that start early are those of a trainer, also of groups of warps."""
+    monkeypatch.setattr("warpdrive_min.training.paths.constants.ROWS_APART", rows_apart)
     config = RunConfig.load(run_config_path(name, which)).to_dict()
     config["policy"]["shared"]["value_clip"] = value_clip
-    config["trainer"] |= {"num_envs": 2, "train_batch_size": 8}
+    config["policy"]["shared"]["model"]["fc_dims"] = [64, 64]
+    config["trainer"] |= {"num_envs": 2, "train_batch_size": 8, "precision": "tf32"}
     config, backend, before = RunConfig.from_dict(config), OnGpu(), OnGpu()
     env, chosen = ENVS[name](), config.trainer.precision
     for build in planned._network(config, env).builds(config, env, before):
@@ -226,6 +232,8 @@ def test_early_kernel_is_that_of_the_trainer(name, which, value_clip, monkeypatc
     monkeypatch.setattr(table.cpu, "Learning", learning)
     Trainer(EnvWrapper(ENVS[name](), num_envs=2, env_backend="host", auto_reset=True), config, saves=False)
     assert before.made == backend.made != []
+    n_rows = 2 if which == "ppo" else 8  # of a minibatch
+    assert before.made[0][0].name == ("group_learn.cu" if n_rows > rows_apart else "learn.cu")
 
 
 SHIPPED = [

@@ -25,6 +25,7 @@ from warpdrive_min.training.paths.constants import (
     fits,
     group_constants,
     learning_constants,
+    learning_program,
 )
 from warpdrive_min.training.paths.cuda_c import matrix_units, warp_groups
 from warpdrive_min.training.paths.facts import Facts, Layers
@@ -249,8 +250,15 @@ def test_groups_of_warps_find_the_gradients_of_float64(case, monkeypatch):
     """Gradients, terms and values of groups equal float64's, for any number of rows."""
     if (reason := available.why_no_warp_groups("cuda")) is not None:
         pytest.skip(reason)
+
+    def by_groups(*given):
+        program = learning_program(*given)
+        assert program.source.name == "group_learn.cu"
+        return program
+
+    monkeypatch.setattr("warpdrive_min.training.paths.constants.ROWS_APART", 0)
     monkeypatch.setattr(matrix_units, "ROWS_APART", 0)
-    monkeypatch.setattr(matrix_units, "learning_program", None)  # not used
+    monkeypatch.setattr(matrix_units, "learning_program", by_groups)
     data = Data(case._replace(precision="tf32"))
     data.check(*found(data))
 

@@ -298,6 +298,10 @@ class Backend(abc.ABC):
         """
         return 0
 
+    def has_warp_groups(self, index: int | None = None) -> bool:
+        """Return True if groups of warps of a GPU can multiply (``wgmma``); arguments as of `most_shared_bytes`."""
+        return False
+
     def require(self) -> Backend:
         """Return self if available.
 

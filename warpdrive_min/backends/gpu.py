@@ -81,7 +81,15 @@ class GpuBackend(Backend):
 
     def most_shared_bytes(self, index: int | None = None) -> int:
         """Return the most shared memory of a block, bytes."""
-        return properties(torch.cuda.current_device() if index is None else index).most_shared_bytes
+        return _properties_of(index).most_shared_bytes
+
+    def has_warp_groups(self, index: int | None = None) -> bool:
+        """Return True for GPUs of compute capability 9.0."""
+        return _properties_of(index).architecture == "sm_90"
+
+
+def _properties_of(index: int | None) -> Properties:
+    return properties(torch.cuda.current_device() if index is None else index)
 
 
 def gpu_availability() -> Availability:

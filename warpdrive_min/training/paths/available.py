@@ -67,9 +67,8 @@ def programs() -> Backend:
     return BACKENDS["pycuda"]
 
 
-@cache
 def why_no_warp_groups(device: str) -> str | None:
-    """Return the reason groups of warps cannot multiply on a device type, or None."""
+    """Return the reason groups of warps cannot multiply on a device type's current GPU, or None."""
     if device != "cuda" or not torch.cuda.is_available():
         return f"needs {NEEDS_WARP_GROUPS} (got {device}, {torch.cuda.device_count()} GPUs)"
     if (reason := programs().why_no_program) is not None:

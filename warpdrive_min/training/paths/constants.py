@@ -28,6 +28,11 @@ MOST_COLUMNS: Final = 4
 """Most outputs of a network that learns by groups of warps."""
 ROWS: Final = 16
 """Rows that a warp takes at a time."""
+ROWS_APART: Final = 65_536
+"""Rows of a minibatch up to which separate networks learn in blocks of their own; above it groups of warps may learn.
+
+With few rows launches take most of the time.
+"""
 SHARING: Final = (1, 2, 4)
 """Numbers of warps that may share the sums of the first layer's gradients."""
 
@@ -162,9 +167,26 @@ def fits(facts: Facts) -> str | None:
     return None
 
 
-def learning_program(backend: Backend, constants: Mapping[str, Constant]) -> Program:
-    """Return the kernels of `learn.cu`."""
-    return _learning(backend, "learn.cu", constants)
+def learning_program(
+    backend: Backend, sizes: Sizes, constants: Mapping[str, Constant], n_rows: int, index: int | None = None
+) -> Program:
+    """Return the kernels of `learn.cu`, or of `group_learn.cu` for large minibatches in TF32.
+
+    Groups of warps learn if the GPU, and the sizes, suit them.
+
+    Args:
+        backend: Backend that makes the program.
+        sizes: Sizes of the networks.
+        constants: Constants of `learn.cuh`.
+        n_rows: Rows of a minibatch, with those of all agents.
+        index: Number of the GPU; None: torch's current GPU.
+    """
+    is_large = n_rows > ROWS_APART and bool(constants["TF32"])
+    if is_large and sizes.suits_groups and backend.has_warp_groups(index):
+        source, constants = "group_learn.cu", group_constants(constants, sizes)
+    else:
+        source = "learn.cu"
+    return backend.program(KERNELS / source, constants, {"learn": cast("int", constants["SHARED_BYTES"])})
 
 
 def group_constants(constants: Mapping[str, Constant], sizes: Sizes) -> dict[str, Constant]:
@@ -172,15 +194,6 @@ def group_constants(constants: Mapping[str, Constant], sizes: Sizes) -> dict[str
     taken = {name: value for name, value in constants.items() if name not in ("LEARNS", "IN_PARTS", "SHARING")}
     n_warps = GROUP_WARPS * sizes.n_groups
     return {**taken, "WARPS": n_warps, "SHARED_BYTES": sizes.n_group_bytes, **constants_of_launch(n_warps)}
-
-
-def group_learning_program(backend: Backend, constants: Mapping[str, Constant]) -> Program:
-    """Return the kernels of `group_learn.cu`."""
-    return _learning(backend, "group_learn.cu", constants)
-
-
-def _learning(backend: Backend, source: str, constants: Mapping[str, Constant]) -> Program:
-    return backend.program(KERNELS / source, constants, {"learn": cast("int", constants["SHARED_BYTES"])})
 
 
 def evaluation_program(backend: Backend, sizes: Sizes, **given: bool) -> Program:

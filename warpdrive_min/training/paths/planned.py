@@ -52,25 +52,27 @@ class _Network(NamedTuple):
     def builds(self, config: RunConfig, env: Environment, backend: Backend) -> list[Build]:
         """Return functions that compile the kernels of learning and of values."""
         return [
-            lambda index: self.learning(config, env, backend, backend.most_shared_bytes(index)).build(index),
+            lambda index: self.learning(config, env, backend, index).build(index),
             lambda index: self.values(backend).build(index),
         ]
 
-    def learning(self, config: RunConfig, env: Environment, backend: Backend, shared_bytes: int) -> Program:
-        """Return the kernels of learning, for a GPU with some shared memory of a block."""
+    def learning(self, config: RunConfig, env: Environment, backend: Backend, index: int) -> Program:
+        """Return the kernels of learning, for a GPU by its number."""
         (policy,) = config.policy.values()
-        is_clipped = policy.algorithm == "PPO"
+        is_clipped, n_agents = policy.algorithm == "PPO", len(env.action_space)
+        n_parts = policy.n_minibatches if is_clipped and config.trainer.compat is None else 1
         of_kernel = constants.learning_constants(
             self._sizes,
             self.space,
             constants.Clipping(is_clipped, policy.value_clip if is_clipped else None),
-            shared_bytes=shared_bytes,
-            n_agents=len(env.action_space),
+            shared_bytes=backend.most_shared_bytes(index),
+            n_agents=n_agents,
             is_masked=env.masks_actions,
             is_tanh=self.is_tanh,
             is_tf32=self.is_tf32,
         )
-        return constants.learning_program(backend, of_kernel)
+        n_rows = config.trainer.train_batch_size // n_parts * n_agents
+        return constants.learning_program(backend, self._sizes, of_kernel, n_rows, index)
 
     def values(self, backend: Backend) -> Program:
         """Return the kernel that evaluates the value network."""

@@ -16,14 +16,12 @@ import torch
 
 from warpdrive_min.backends.base import LAYERS
 from warpdrive_min.training.config import present
-from warpdrive_min.training.paths.available import why_no_warp_groups
 from warpdrive_min.training.paths.constants import (
     ROWS,
+    ROWS_APART,
     WARPS,
     Sizes,
     evaluation_program,
-    group_constants,
-    group_learning_program,
     learning_constants,
     learning_program,
 )
@@ -42,11 +40,6 @@ LEAST_ROWS: Final = 32
 """Fewest rows of a block; more blocks use more multiprocessors."""
 BLOCKS_PER_PROCESSOR: Final = 2
 """Blocks of an evaluation per multiprocessor."""
-ROWS_APART: Final = 65_536
-"""Rows of a minibatch up to which separate networks learn in blocks of their own; above it groups of warps may learn.
-
-With few rows launches take most of the time.
-"""
 
 
 def places(network: Network, parameters: Tensor) -> list[int]:
@@ -132,13 +125,8 @@ class Learning(OnePass):
         )
         is_apart = not is_shared and n_rows <= ROWS_APART and rollout["advantages"] is not None
         at_once = processors(device) // (1 + is_apart)
-        can_group = precision == "tf32" and sizes.suits_groups and n_rows > ROWS_APART
-        if can_group and why_no_warp_groups(device.type) is None:
-            program = group_learning_program(backend, group_constants(of_kernel, sizes))
-        else:
-            program = learning_program(backend, of_kernel)
         super().__init__(
-            program,
+            learning_program(backend, sizes, of_kernel, n_rows),
             learned,
             places(network, parameters),
             n_blocks=min(-(-n_rows // LEAST_ROWS), -(-at_once // n_members)),
