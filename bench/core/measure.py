@@ -156,6 +156,8 @@ class Timed(Checked):
     """Copies the state before the next run; returns its restoring function.
 
     Both enqueue. None if there is no state, or it cannot be accessed."""
+    period: int = 1
+    """Runs of which a sample has a multiple, such as those of an episode."""
 
     def run_and_measure(self, plan: Plan) -> Measurement:
         """Take samples until the median is precise enough, then record telemetry."""
@@ -382,12 +384,13 @@ class Timer:
         return wall, device
 
     def runs_per_sample(self, sample_s: float) -> int:
-        """Return the number of runs that makes a sample long enough."""
-        runs = 1
+        """Return the number of runs that makes a sample long enough, of whole periods."""
+        runs, period = 1, self._timed.period
         while True:
             wall, _ = self._time(runs)
             if wall >= sample_s * 1e9 / 2:
-                return max(runs if wall >= sample_s * 1e9 else 1, math.ceil(1.05 * runs * sample_s * 1e9 / wall))
+                least = max(runs if wall >= sample_s * 1e9 else 1, math.ceil(1.05 * runs * sample_s * 1e9 / wall))
+                return period * math.ceil(least / period)
             runs *= 2
 
     def _warm_up(self, plan: Plan) -> dict[str, Any]:

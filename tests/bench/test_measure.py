@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -31,6 +33,14 @@ def test_steady_point_gives_its_time_and_stops_at_the_narrow_interval():
     assert got.stop_reason == "interval of the median within 1%"
     assert got.warm_up["settled"]
     assert got.warm_up["blocks"] == 5
+
+
+def test_a_sample_takes_whole_periods():
+    """A sample has at least the time asked for, and a multiple of the period's runs."""
+    watch = FakeWatch(lambda run: 3e6)
+    timer = Timer(dataclasses.replace(timed(watch.run, stopwatch=watch), period=5))
+    assert timer.runs_per_sample(0.02) == 10
+    assert timer.runs_per_sample(0.001) == 5
 
 
 def test_warm_up_goes_on_until_the_medians_agree():

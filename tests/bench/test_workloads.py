@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import dataclasses
+import math
 import os
 import sys
 from pathlib import Path
@@ -293,6 +294,15 @@ def test_step_alone_draws_nothing(monkeypatch):
     env_step.env_step(point).run()
     assert len(draws) >= n_before + EAGER_STEPS
     assert alone.facts.work == {"env_steps": 8 * EAGER_STEPS, "agent_steps": 8 * EAGER_STEPS}
+
+
+@pytest.mark.parametrize(("n_envs", "n_episodes"), [(1, 1), (2, 0)])
+def test_a_sample_of_one_environment_takes_whole_episodes(n_envs, n_episodes):
+    """One environment is timed over whole episodes, several over any number of steps."""
+    point = {"env": "tag_continuous", "backend": "cpu", "n_envs": n_envs, "n_agents": 5}
+    workload = env_step.env_step(point)
+    episode, n_steps = environments.start_env(point, "cpu", 1).episode_length, workload.facts.notes["steps_per_run"]
+    assert workload.period == max(1, n_episodes * math.ceil(episode / n_steps))
 
 
 @pytest.mark.skipif(BACKENDS["host"].own_cores is None, reason="threads cannot be pinned here")

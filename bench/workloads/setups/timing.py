@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -95,6 +96,7 @@ def timed(
     n_ops: int = 0,
     notes: Mapping[str, Any] | None = None,
     snapshot: Callable[[], Callable[[], None]] | None = None,
+    period: int = 1,
     reference_run: Callable[[], Check] | None = None,
 ) -> Timed:
     """Return a timed workload, from the amounts of one repetition.
@@ -110,6 +112,7 @@ def timed(
         n_ops: Minimum operations.
         notes: Additional notes of the record.
         snapshot: As in `Timed`.
+        period: As in `Timed`.
         reference_run: As in `Timed`.
     """
     cores = backend.own_cores if is_pinned else None
@@ -119,6 +122,7 @@ def timed(
         synchronize=backend.synchronize,
         check=check,
         snapshot=snapshot,
+        period=period,
         reference_run=reference_run,
         facts=Facts(
             mode=repeats.mode,
@@ -137,6 +141,7 @@ def timed_steps(
     steps: Repeated,
     check: Callable[[], Check],
     *,
+    episode_length: int,
     n_bytes: int,
     n_ops: int,
     snapshot: Callable[[], Callable[[], None]],
@@ -147,6 +152,8 @@ def timed_steps(
         point: The point; its backend's threads are pinned. The NumPy baseline has the reference's thread.
         steps: Steps of a run.
         check: Compares them with a reference.
+        episode_length: Most steps of an episode. A sample of one environment takes whole episodes, for the steps of Tag
+            become cheaper as runners leave.
         n_bytes: Minimum bytes that one env step moves.
         n_ops: Minimum operations of one env step.
         snapshot: As in `Timed`.
@@ -162,6 +169,7 @@ def timed_steps(
         n_ops=n_envs * n_ops,
         notes={"steps_per_run": steps.n, **outside_sources(point["env"])},
         snapshot=snapshot,
+        period=math.ceil(episode_length / steps.n) if n_envs == 1 else 1,
     )
 
 
