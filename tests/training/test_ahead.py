@@ -210,7 +210,7 @@ class OnGpu(Backend):
 @pytest.mark.parametrize(("name", "which"), [("cartpole", ""), ("cartpole", "ppo"), ("acrobot", "ppo")])
 @pytest.mark.parametrize(("value_clip", "rows_apart"), [(None, 8), (0.2, 1), (None, 2)])
 def test_early_kernel_is_that_of_the_trainer(name, which, value_clip, rows_apart, monkeypatch):
-    """Kernels of learning that start early are those of a trainer, also of groups of warps."""
+    """Kernels of learning that start early are those of a trainer."""
     monkeypatch.setattr("warpdrive_min.training.paths.constants.ROWS_APART", rows_apart)
     config = RunConfig.load(run_config_path(name, which)).to_dict()
     config["policy"]["shared"]["value_clip"] = value_clip

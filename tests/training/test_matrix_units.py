@@ -277,7 +277,10 @@ def test_groups_of_warps_find_the_gradients_of_float64(case, monkeypatch):
     ids=str,
 )
 def test_groups_suit_layers_of_about_64_units_with_few_outputs(sizes, n_groups):
-    """Layers of 33 to 64 units suit groups, with up to 15 features and 4 outputs; the fewest suit three groups."""
+    """Layers of 33 to 64 units suit groups, with up to 15 features and 4 outputs.
+
+    Three groups have up to 7 features and 2 outputs.
+    """
     assert sizes.suits_groups is (n_groups is not None)
     if sizes.suits_groups:
         assert sizes.n_groups == n_groups

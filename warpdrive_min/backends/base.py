@@ -299,7 +299,11 @@ class Backend(abc.ABC):
         return 0
 
     def has_warp_groups(self, index: int | None = None) -> bool:
-        """Return True if groups of warps of a GPU can multiply (``wgmma``); arguments as of `most_shared_bytes`."""
+        """Return True if groups of warps can multiply (``wgmma``).
+
+        Args:
+            index: As for `most_shared_bytes`.
+        """
         return False
 
     def require(self) -> Backend:

@@ -68,7 +68,7 @@ def programs() -> Backend:
 
 
 def why_no_warp_groups(device: str) -> str | None:
-    """Return the reason groups of warps cannot multiply on a device type's current GPU, or None."""
+    """Return the reason groups of warps cannot multiply on the current GPU, or None."""
     if device != "cuda" or not torch.cuda.is_available():
         return f"needs {NEEDS_WARP_GROUPS} (got {device}, {torch.cuda.device_count()} GPUs)"
     if (reason := programs().why_no_program) is not None:

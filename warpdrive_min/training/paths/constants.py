@@ -170,9 +170,9 @@ def fits(facts: Facts) -> str | None:
 def learning_program(
     backend: Backend, sizes: Sizes, constants: Mapping[str, Constant], n_rows: int, index: int | None = None
 ) -> Program:
-    """Return the kernels of `learn.cu`, or of `group_learn.cu` for large minibatches in TF32.
+    """Return the kernels that learn: those of `learn.cu` or `group_learn.cu`.
 
-    Groups of warps learn if the GPU, and the sizes, suit them.
+    Groups of warps learn from large minibatches in TF32, if the GPU and the sizes suit them.
 
     Args:
         backend: Backend that makes the program.
