@@ -76,6 +76,20 @@ def test_several_seeds_permute_side_by_side(backend: str) -> None:
     assert (got == [_permutation(Shuffle("cpu", 7, seed)) for seed in seeds]).all()
 
 
+@pytest.mark.parametrize("backend", OTHER_BACKENDS)
+@pytest.mark.parametrize(
+    ("n", "seeds"), [(1, [1]), (9, [1]), (16, [2, 2**40]), (5, [1, 2, 3]), (70_001, [1]), (999, [1, 2])]
+)
+def test_threads_with_several_indices_permute_alike(backend: str, n: int, seeds: list[int], monkeypatch) -> None:
+    """Permutations do not depend on the number of threads."""
+    if is_simulated(backend) and n > SMALL:
+        pytest.skip("too large for the simulator")
+    monkeypatch.setattr("warpdrive_min.training.algorithms.shuffle.MANY", 1)
+    here = Shuffle(backend, n, seeds)
+    assert here._n_threads < len(here.indices) or n == 1
+    assert (_permutation(here) == _permutation(Shuffle("cpu", n, seeds))).all()
+
+
 @pytest.mark.parametrize(("n", "limit"), [(4, 27.9), (5, 39.3), (7, 68.0)])
 def test_every_index_is_as_likely_at_every_position(n: int, limit: float) -> None:
     """Each index is equally likely at each position.

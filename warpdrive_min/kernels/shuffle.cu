@@ -17,19 +17,26 @@ WD_FN unsigned mixed(unsigned x) {
 // its cycle until it is below n again, 4 steps at most on average, which permutes 0 to n - 1. No memory, no sort.
 // With 12 rounds the frequencies of pairs are random even at n = 5: chi-square of 400,000 draws is 16 with 19 degrees of
 // freedom (8 rounds: 55; 6: 774).
-// Each permutation has two words of the seed.
-WD_KERNEL(permute)(int* indices, const int* counter, const int* seed, int half_bits, int n, int n_envs) {
+// Each permutation has two words of the seed. A thread has every n_envs-th of all n_indices; it begins the next as soon as
+// one has ended, for lanes that wait for the longest walk of each would take twice as long.
+WD_KERNEL(permute)(int* indices, const int* counter, const int* seed, int half_bits, int n, int n_indices, int n_envs) {
   const unsigned mask = (1u << half_bits) - 1u;
-  WD_EACH_ENV(local, index) {
-    const int permutation = index / n;
-    unsigned keys[ROUNDS];
-    for (int i = 0; i < ROUNDS / 4; ++i) {
-      const wd_words words =
-          wd_philox(counter[0], i, 0u, STREAM_SHUFFLE, seed[2 * permutation], seed[2 * permutation + 1]);
-      keys[4 * i] = words.x, keys[4 * i + 1] = words.y, keys[4 * i + 2] = words.z, keys[4 * i + 3] = words.w;
-    }
-    unsigned place = index - permutation * n;
-    do {
+  WD_EACH_ENV(local, thread) {
+    unsigned keys[ROUNDS], place = 0u;
+    int of_keys = -1;
+    bool begins = true;
+    for (unsigned index = thread; index < static_cast<unsigned>(n_indices);) {
+      if (begins) {
+        const int permutation = static_cast<int>(index) / n;
+        place = index - permutation * n;
+        if (permutation != of_keys)
+          for (int i = 0; i < ROUNDS / 4; ++i) {
+            const wd_words words =
+                wd_philox(counter[0], i, 0u, STREAM_SHUFFLE, seed[2 * permutation], seed[2 * permutation + 1]);
+            keys[4 * i] = words.x, keys[4 * i + 1] = words.y, keys[4 * i + 2] = words.z, keys[4 * i + 3] = words.w;
+          }
+        of_keys = permutation;
+      }
       unsigned left = place >> half_bits, right = place & mask;
       for (int i = 0; i < ROUNDS; ++i) {
         const unsigned next = left ^ (mixed(right ^ keys[i]) & mask);
@@ -37,8 +44,12 @@ WD_KERNEL(permute)(int* indices, const int* counter, const int* seed, int half_b
         right = next;
       }
       place = left << half_bits | right;
-    } while (place >= static_cast<unsigned>(n));
-    indices[index] = static_cast<int>(place);
+      begins = place < static_cast<unsigned>(n);
+      if (begins) {
+        indices[index] = static_cast<int>(place);
+        index += n_envs;
+      }
+    }
   }
 }
 

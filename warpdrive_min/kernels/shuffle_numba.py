@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import cuda, int32, uint32, uint64
+from numba import cuda, int32, int64, uint32, uint64
 
 from warpdrive_min.kernels.core_numba import below, philox
 from warpdrive_min.rng import STREAM_REPLAY, STREAM_SHUFFLE
@@ -46,28 +46,40 @@ def build(c: Any) -> dict[str, Any]:
 
     @cuda.jit
     def permute(
-        indices: int32[:], counter: int32[:], seed: int32[:], half_bits: int32, n: int32, n_envs: int32
+        indices: int32[:],
+        counter: int32[:],
+        seed: int32[:],
+        half_bits: int32,
+        n: int32,
+        n_indices: int32,
+        n_envs: int32,
     ) -> None:
         shift = uint32(half_bits)
         mask = uint32((1 << half_bits) - 1)
         for local in range(cuda.threadIdx.x, ENVS_PER_BLOCK, THREADS):
-            index = cuda.blockIdx.x * ENVS_PER_BLOCK + local
+            index = int64(cuda.blockIdx.x * ENVS_PER_BLOCK + local)
             if index < n_envs:
-                permutation = index // n
-                low, high = seed[2 * permutation], seed[2 * permutation + 1]
-                first = philox(counter[0], 0, 0, STREAM_SHUFFLE, low, high)
-                second = philox(counter[0], 1, 0, STREAM_SHUFFLE, low, high)
-                third = philox(counter[0], 2, 0, STREAM_SHUFFLE, low, high)
-                place = uint32(index - permutation * n)
-                is_inside = False
-                while not is_inside:
+                of_keys, begins, place = -1, True, uint32(0)
+                first = second = third = philox(0, 0, 0, STREAM_SHUFFLE, 0, 0)
+                while index < n_indices:
+                    if begins:
+                        permutation = index // n
+                        place = uint32(index - permutation * n)
+                        if permutation != of_keys:
+                            low, high = seed[2 * permutation], seed[2 * permutation + 1]
+                            first = philox(counter[0], 0, 0, STREAM_SHUFFLE, low, high)
+                            second = philox(counter[0], 1, 0, STREAM_SHUFFLE, low, high)
+                            third = philox(counter[0], 2, 0, STREAM_SHUFFLE, low, high)
+                        of_keys = permutation
                     left, right = uint32(place >> shift), uint32(place & mask)
                     left, right = four_rounds(left, right, first, mask)
                     left, right = four_rounds(left, right, second, mask)
                     left, right = four_rounds(left, right, third, mask)
                     place = uint32(uint32(left << shift) | right)
-                    is_inside = place < uint32(n)
-                indices[index] = int32(place)
+                    begins = place < uint32(n)
+                    if begins:
+                        indices[index] = int32(place)
+                        index += n_envs
 
     @cuda.jit
     def draw_rows(indices: int32[:], size: int32[:], counter: int32[:], seed: int32[:], n_envs: int32) -> None:

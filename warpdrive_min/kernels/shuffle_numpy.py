@@ -18,7 +18,9 @@ ROUNDS: Final = 12
 def build(c: Any) -> dict[str, Callable[..., None]]:
     """Return the kernels ``permute`` and ``draw_rows``."""
 
-    def permute(indices: IntArray, counter: IntArray, seed: IntArray, half_bits: int, n: int, n_envs: int) -> None:
+    def permute(
+        indices: IntArray, counter: IntArray, seed: IntArray, half_bits: int, n: int, n_indices: int, n_envs: int
+    ) -> None:
         for low, high, permuted in zip(seed[::2], seed[1::2], indices.reshape(-1, n), strict=True):
             words = rng.philox(counter[0], np.arange(ROUNDS // 4), 0, rng.STREAM_SHUFFLE, low, high)
             keys = np.stack(words, axis=-1).ravel()

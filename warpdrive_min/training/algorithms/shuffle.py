@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Sequence
+from typing import Final
 
 import torch
 
@@ -14,6 +15,10 @@ from warpdrive_min.errors import require
 from warpdrive_min.function_manager import CUDAFunctionManager, KernelPlan, core_sources
 from warpdrive_min.rng import seed_words
 from warpdrive_min.training.paths.triton.launch import planned_ahead
+
+MANY: Final = 2**20
+"""Indices from which on a thread permutes `PER_THREAD`; of fewer, some multiprocessors would have none."""
+PER_THREAD: Final = 8
 
 
 class RandomIndices:
@@ -39,13 +44,14 @@ class RandomIndices:
         """Indices of the last draw, (seeds * n,) int32; static."""
         self.counter = torch.zeros(1, dtype=torch.int32, device=device)
         """Number of draws so far, (1,) int32."""
+        self._n_threads = n
         words = list(itertools.chain.from_iterable(map(seed_words, seeds)))
         self.seed = torch.tensor(words, dtype=torch.int32, device="cpu").to(device)
         """Low and high word of each seed, (2 * seeds,) int32."""
 
     @property
     def _plan(self) -> KernelPlan:
-        return KernelPlan(CUDAFunctionManager(1, len(self.indices), backend=self._backend), core_sources("shuffle"), {})
+        return KernelPlan(CUDAFunctionManager(1, self._n_threads, backend=self._backend), core_sources("shuffle"), {})
 
     @functools.cached_property
     def _functions(self) -> CUDAFunctionManager:
@@ -61,7 +67,7 @@ class RandomIndices:
 
     def _prepare(self, name: str, **given: Argument) -> Launch:
         kernel = self._functions.kernel(name)
-        given |= {"indices": self.indices, "counter": self.counter, "seed": self.seed, "n_envs": len(self.indices)}
+        given |= {"indices": self.indices, "counter": self.counter, "seed": self.seed, "n_envs": self._n_threads}
         return self._functions.prepare(kernel, [given[parameter.name] for parameter in kernel.parameters])
 
 
@@ -71,11 +77,14 @@ class Shuffle(RandomIndices):
     def __init__(self, backend: str | Backend, n: int, seed: int | Sequence[int]) -> None:
         super().__init__(backend, n, seed)
         self._n = n
+        if len(self.indices) >= MANY:
+            self._n_threads = -(-len(self.indices) // PER_THREAD)
 
     @functools.cached_property
     def prepared(self) -> Launch:
         """Launch of the next draw, without its count."""
-        return self._prepare("permute", half_bits=((self._n - 1).bit_length() + 1) // 2, n=self._n)
+        half_bits = ((self._n - 1).bit_length() + 1) // 2
+        return self._prepare("permute", half_bits=half_bits, n=self._n, n_indices=len(self.indices))
 
     def permute(self) -> None:
         """Draw the next permutations into `indices`; enqueues."""
