@@ -157,7 +157,7 @@ class Timed(Checked):
 
     Both enqueue. None if there is no state, or it cannot be accessed."""
     period: int = 1
-    """Runs of which a sample has a multiple, such as those of an episode."""
+    """Runs that belong together, such as those of an episode; a sample has whole periods."""
 
     def run_and_measure(self, plan: Plan) -> Measurement:
         """Take samples until the median is precise enough, then record telemetry."""
