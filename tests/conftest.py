@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import importlib.util
+import inspect
 import os
 import pickle
 import signal
@@ -38,6 +40,22 @@ if not HAS_GPU:
             return threading.Thread.is_alive(self)
 
         BlockThread.is_alive = is_alive
+
+    if importlib.util.find_spec("triton"):
+        from triton.runtime import interpreter
+
+        @functools.cache
+        def names_of_builtins(package: object) -> list[str]:
+            """Return the names that Triton's interpreter replaces; it would look for them at each launch."""
+            return [name for name, member in inspect.getmembers(package) if interpreter.tl.core.is_builtin(member)]
+
+        def patch_builtins(package: object, builder: object, scope: object) -> None:
+            """Replace a package's functions while a kernel is interpreted."""
+            for name in names_of_builtins(package):
+                if interpreter.tl.core.is_builtin(member := getattr(package, name)):
+                    interpreter._patch_attr(package, name, member, builder, scope)
+
+        interpreter._patch_builtin = patch_builtins
 
 
 def pytest_configure() -> None:
