@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ import torch
 from tests.support import BACKENDS, by_day, by_night, needs_cuda_compiler
 from tests.training.learning_cases import CLIP, ENTROPY_WEIGHT, VALUE_WEIGHT, WITHIN, Case, Data, find_twice
 from tests.training.models_support import in_torch
-from warpdrive_min.backends import cuda_c
+from warpdrive_min.backends import cuda_c, cuda_source
 from warpdrive_min.function_manager import KERNELS
 from warpdrive_min.training import config
 from warpdrive_min.training.actions import ActionSpace
@@ -42,6 +44,8 @@ EMULATED = [CASES[0]._replace(sizes=(4, 32, 64), n_rows=40), *CASES[1:]]
 LONG_ROWS = Case((149, 32, 32), (10, 10), is_shared=True, n_agents=27, advantages="taken", precision="tf32")
 """Rows as of RICE."""
 MOST_BYTES = Facts().shared_bytes
+
+needs_nvcc = pytest.mark.skipif(not shutil.which("nvcc"), reason="found no nvcc")
 
 
 @pytest.mark.parametrize("shared_bytes", [by_night(0), MOST_BYTES])
@@ -239,8 +243,11 @@ BY_GROUPS = [
     Case((12, 56, 64), is_shared=True, value_clip=0.3, is_clipped=False, advantages="taken"),
     Case((3, 64, 33), n_agents=2),
     Case((8, 64, 64), n_rows=1_001, is_masked=True),
-    Case((6, 64, 64), (3,), is_shared=True, n_rows=2_001, activation="relu", value_clip=0.3),
-    Case((4, 64, 64), (2, 2), n_rows=777, is_weighted=True, advantages="taken"),
+    Case((6, 64, 64), (2,), is_shared=True, n_rows=2_001, activation="relu", value_clip=0.3),
+    Case((4, 64, 64), (1, 2), n_rows=777, is_weighted=True, advantages="taken"),
+    Case((15, 64, 64), (3,), n_rows=30_001, is_masked=True, value_clip=0.2),
+    Case((1, 33, 33), (1, 1, 1), n_rows=999),
+    Case((9, 64, 64), advantages="values", is_clipped=False, n_rows=100_003),
 ]
 
 
@@ -264,27 +271,53 @@ def test_groups_of_warps_find_the_gradients_of_float64(case, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("sizes", "n_groups"),
+    ("sizes", "suits"),
     [
-        (Sizes(4, 64, 64, 2, 1, False), 3),
-        (Sizes(7, 33, 64, 2, 2, False), 3),
-        (Sizes(4, 64, 64, 2, 1, True), 2),
-        (Sizes(15, 64, 64, 3, 3, True), 2),
-        (Sizes(16, 64, 64, 2, 1, False), None),
-        (Sizes(4, 64, 32, 2, 1, False), None),
-        (Sizes(4, 64, 64, 4, 1, True), None),
+        (Sizes(4, 64, 64, 2, 1, False), True),
+        (Sizes(15, 33, 64, 3, 3, False), True),
+        (Sizes(15, 64, 64, 2, 2, True), True),
+        (Sizes(16, 64, 64, 2, 1, False), False),
+        (Sizes(4, 64, 32, 2, 1, False), False),
+        (Sizes(4, 64, 64, 3, 1, True), False),
     ],
     ids=str,
 )
-def test_groups_suit_layers_of_about_64_units_with_few_outputs(sizes, n_groups):
-    """Layers of 33 to 64 units suit groups, with up to 15 features and 4 outputs.
+def test_groups_suit_layers_of_about_64_units_with_few_outputs(sizes, suits):
+    """Layers of 33 to 64 units suit groups, with up to 15 features and 3 outputs."""
+    assert sizes.suits_groups is suits
 
-    Three groups have up to 7 features and 2 outputs.
-    """
-    assert sizes.suits_groups is (n_groups is not None)
-    if sizes.suits_groups:
-        assert sizes.n_groups == n_groups
-        assert sizes.n_group_bytes <= MOST_BYTES
+
+@needs_nvcc
+@pytest.mark.parametrize(
+    ("sizes", "given", "n_groups"),
+    [
+        (Sizes(4, 64, 64, 2, 1, False), {}, 3),
+        by_night(Sizes(6, 64, 64, 2, 1, False), {"is_tanh": False}, 3),
+        by_night(Sizes(1, 33, 33, 1, 1, False), {}, 3),
+        by_night(Sizes(7, 64, 64, 2, 1, False), {}, 2),
+        by_night(Sizes(4, 64, 64, 2, 1, False), {"is_masked": True}, 2),
+        by_night(Sizes(4, 64, 64, 2, 1, False), {"n_agents": 5}, 2),
+        by_night(Sizes(4, 64, 64, 2, 1, True), {}, 2),
+        by_night(Sizes(15, 64, 64, 3, 1, False), {"is_masked": True, "n_agents": 2, "is_tanh": False}, 2),
+    ],
+    ids=str,
+)
+def test_products_of_groups_run_side_by_side(sizes, given, n_groups, tmp_path):
+    """Nothing spills, and ptxas computes no products one after the other: it would only tell with -v."""
+    space = ActionSpace((sizes.n_outputs,), 1)
+    rest = {"n_agents": 1, "is_masked": False, "is_tanh": True} | given
+    of_kernel = learning_constants(sizes, space, Clipping(True, 0.2), shared_bytes=MOST_BYTES, is_tf32=True, **rest)
+    constants = group_constants(of_kernel, sizes)
+    assert constants["WARPS"] == 4 * n_groups
+    assert constants["SHARED_BYTES"] <= MOST_BYTES
+    source = KERNELS / "group_learn.cu"
+    (tmp_path / "unit.cu").write_text(cuda_c.unit(source, constants))
+    folders = [f"-I{cuda_source.ROOT}", f"-I{source.parent}"]
+    words = ["nvcc", "-cubin", "-arch=sm_90a", "-std=c++17", "-Xptxas", "-v", *folders, "unit.cu"]
+    told = subprocess.run(words, cwd=tmp_path, check=True, capture_output=True, text=True).stderr
+    spills = re.findall(r"(\d+) bytes spill stores, (\d+) bytes spill loads", told)
+    assert spills == [("0", "0")] * 2  # of two kernels
+    assert "C75" not in told
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ With more, values spill to memory, and Triton's pass is as fast. Up to it, few w
 WARPS: Final = 8
 GROUP_WARPS: Final = 4
 """Warps of a group."""
-MOST_COLUMNS: Final = 4
+MOST_COLUMNS: Final = 3
 """Most outputs of a network that learns by groups of warps."""
 ROWS: Final = 16
 """Rows that a warp takes at a time."""
@@ -93,20 +93,22 @@ class Sizes(NamedTuple):
         _, _, features, _ = self._tiles
         return min(self.n_first, self.n_second) > WIDEST // 2 and features <= 2 and self._n_columns <= MOST_COLUMNS
 
-    @property
-    def n_groups(self) -> int:
-        """Groups of a block that learn: as many as registers allow."""
-        _, _, features, _ = self._tiles
-        return 3 if features == 1 and self._n_columns <= 2 else 2
+    def n_groups(self, *, is_plain: bool) -> int:
+        """Return the groups of a block that learn, as many as registers hold without spills.
 
-    @property
-    def n_group_bytes(self) -> int:
-        """Shared memory of a block of groups that learn, bytes; the kernel checks it."""
+        Args:
+            is_plain: One agent, whose actions are not masked.
+        """
+        has_few = self.n_features < 7 and self.n_outputs <= 2 and self.n_types == 1 and not self.is_shared
+        return 3 if has_few and is_plain else 2
+
+    def n_group_bytes(self, n_groups: int) -> int:
+        """Return the shared memory of a block of groups that learn, bytes; the kernel checks it."""
         _, _, features, _ = self._tiles
         of_group = 16 * 16 * (3 * 64 + 8 + 8 * features + 1)
         weights = 4 * (512 * features + 2 * 512 + 2 * 64 * 64 + 4 * 64 + 12)
         of_warp = 4 * 2 * ROWS * (8 * features + 4 + 6 + self.n_types)
-        return self.n_groups * (of_group + GROUP_WARPS * of_warp) + weights
+        return n_groups * (of_group + GROUP_WARPS * of_warp) + weights
 
     @property
     def _n_columns(self) -> int:
@@ -192,8 +194,9 @@ def learning_program(
 def group_constants(constants: Mapping[str, Constant], sizes: Sizes) -> dict[str, Constant]:
     """Return the constants of `group_learn.cuh`, from those of `learn.cuh`."""
     taken = {name: value for name, value in constants.items() if name not in ("LEARNS", "IN_PARTS", "SHARING")}
-    n_warps = GROUP_WARPS * sizes.n_groups
-    return {**taken, "WARPS": n_warps, "SHARED_BYTES": sizes.n_group_bytes, **constants_of_launch(n_warps)}
+    n_groups = sizes.n_groups(is_plain=constants["N_AGENTS"] == 1 and not constants["MASKED"])
+    n_warps, n_bytes = GROUP_WARPS * n_groups, sizes.n_group_bytes(n_groups)
+    return {**taken, "WARPS": n_warps, "SHARED_BYTES": n_bytes, **constants_of_launch(n_warps)}
 
 
 def evaluation_program(backend: Backend, sizes: Sizes, **given: bool) -> Program:
