@@ -46,7 +46,10 @@ if not HAS_GPU:
 
         @functools.cache
         def names_of_builtins(package: object) -> list[str]:
-            """Return the names that Triton's interpreter replaces; it would look for them at each launch."""
+            """Return the names that Triton's interpreter replaces.
+
+            It would look for them at each launch.
+            """
             return [name for name, member in inspect.getmembers(package) if interpreter.tl.core.is_builtin(member)]
 
         def patch_builtins(package: object, builder: object, scope: object) -> None:

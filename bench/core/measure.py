@@ -32,6 +32,8 @@ FEWEST: Final = 9
 It is the smallest number whose shortest and longest sample lie outside the median's interval."""
 MOST_DISCARDED: Final = 20
 """Throttled samples that a point repeats; then the GPU is always throttled, and they are kept."""
+LONGEST_PERIOD_S: Final = 5.0
+"""Longest period that a sample takes whole, s; a few longer ones would take an hour."""
 MIN_OTHERS_S: Final = 0.3
 """Minimum duration of a timing whose other processes are measured, s; the system counts 10 ms."""
 CLOCKS_AGREE: Final = 0.02
@@ -157,7 +159,10 @@ class Timed(Checked):
 
     Both enqueue. None if there is no state, or it cannot be accessed."""
     period: int = 1
-    """Runs that belong together, such as those of an episode; a sample has whole periods."""
+    """Runs that belong together, such as those of an episode.
+
+    A sample has whole periods, unless one takes longer than `LONGEST_PERIOD_S`.
+    """
 
     def run_and_measure(self, plan: Plan) -> Measurement:
         """Take samples until the median is precise enough, then record telemetry."""
@@ -337,7 +342,9 @@ class Timer:
             runs_per_sample=self.runs,
             stop_reason=reason,
             warm_up=self.warm_up,
-            notes=_clock_note(walls, devices) | ({"throttled_samples": self.throttled} if self.throttled else {}),
+            notes=_clock_note(walls, devices)
+            | ({"throttled_samples": self.throttled} if self.throttled else {})
+            | ({"runs_per_period": self._timed.period} if self._timed.period > 1 else {}),
         )
 
     def measure_telemetry(self, window_s: float, median_ns: float) -> tuple[dict[str, Any] | None, str]:
@@ -384,12 +391,17 @@ class Timer:
         return wall, device
 
     def runs_per_sample(self, sample_s: float) -> int:
-        """Return the number of runs that makes a sample long enough, of whole periods."""
-        runs, period = 1, self._timed.period
+        """Return the number of runs that makes a sample long enough.
+
+        They are whole periods, if these are short.
+        """
+        runs = 1
         while True:
             wall, _ = self._time(runs)
             if wall >= sample_s * 1e9 / 2:
                 least = max(runs if wall >= sample_s * 1e9 else 1, math.ceil(1.05 * runs * sample_s * 1e9 / wall))
+                is_short = self._timed.period * wall / runs <= LONGEST_PERIOD_S * 1e9
+                period = self._timed.period if is_short else 1
                 return period * math.ceil(least / period)
             runs *= 2
 

@@ -41,6 +41,8 @@ def test_a_sample_takes_whole_periods():
     timer = Timer(dataclasses.replace(timed(watch.run, stopwatch=watch), period=5))
     assert timer.runs_per_sample(0.02) == 10
     assert timer.runs_per_sample(0.001) == 5
+    hours = Timer(dataclasses.replace(timed(watch.run, stopwatch=watch), period=10_000))
+    assert hours.runs_per_sample(0.02) == 7, "a period of 30 s is cut"
 
 
 def test_warm_up_goes_on_until_the_medians_agree():

@@ -303,7 +303,10 @@ def test_groups_suit_layers_of_about_64_units_with_few_outputs(sizes, suits):
     ids=str,
 )
 def test_products_of_groups_run_side_by_side(sizes, given, n_groups, tmp_path):
-    """Nothing spills, and ptxas computes no products one after the other: it would only tell with -v."""
+    """Nothing spills, and ptxas computes no products one after the other.
+
+    It would only tell with -v.
+    """
     space = ActionSpace((sizes.n_outputs,), 1)
     rest = {"n_agents": 1, "is_masked": False, "is_tanh": True} | given
     of_kernel = learning_constants(sizes, space, Clipping(True, 0.2), shared_bytes=MOST_BYTES, is_tf32=True, **rest)

@@ -10,7 +10,7 @@
 //
 // ptxas lets products run side by side only if control flow is the same for all threads, and no accumulator is written while
 // others are computed; else it waits for each, without an error. With three groups a thread has 168 registers. A value that
-// spills waits in the loop for copies of rows, which is why some are computed anew.
+// spills waits in the loop for copies of rows, which is why some are computed anew, and `Sizes.n_groups` may be two.
 //
 // Constants that come before this header: N_SEEN; HIDDEN1, HIDDEN2; N_OUTPUTS; IS_SHARED; IS_TANH; TF32, which is true;
 // WARPS; N_TYPES; N_AGENTS; SIZES; MASKED; IS_CLIPPED; VALUE_CLIPPED and VALUE_CLIP, as for `learn.cuh`.

@@ -169,7 +169,7 @@ def timed_steps(
         n_ops=n_envs * n_ops,
         notes={"steps_per_run": steps.n, **outside_sources(point["env"])},
         snapshot=snapshot,
-        period=math.ceil(episode_length / steps.n) if n_envs == 1 else 1,
+        period=episode_length // math.gcd(episode_length, steps.n) if n_envs == 1 else 1,
     )
 
 

@@ -94,7 +94,7 @@ class Sizes(NamedTuple):
         return min(self.n_first, self.n_second) > WIDEST // 2 and features <= 2 and self._n_columns <= MOST_COLUMNS
 
     def n_groups(self, *, is_plain: bool) -> int:
-        """Return the groups of a block that learn, as many as registers hold without spills.
+        """Return the number of groups of a block that registers hold without spills.
 
         Args:
             is_plain: One agent, whose actions are not masked.
@@ -103,7 +103,7 @@ class Sizes(NamedTuple):
         return 3 if has_few and is_plain else 2
 
     def n_group_bytes(self, n_groups: int) -> int:
-        """Return the shared memory of a block of groups that learn, bytes; the kernel checks it."""
+        """Return the shared memory of a block of groups, bytes; the kernel checks it."""
         _, _, features, _ = self._tiles
         of_group = 16 * 16 * (3 * 64 + 8 + 8 * features + 1)
         weights = 4 * (512 * features + 2 * 512 + 2 * 64 * 64 + 4 * 64 + 12)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from warpdrive_min.backends.base import LAYERS
+from warpdrive_min.errors import require_int
 from warpdrive_min.training.config import present
 from warpdrive_min.training.paths.constants import (
     ROWS,
@@ -38,6 +39,8 @@ Tensor = torch.Tensor
 
 LEAST_ROWS: Final = 32
 """Fewest rows of a block; more blocks use more multiprocessors."""
+MOST_ROWS: Final = 2**31 - 256
+"""Most rows of a minibatch; with more, numbers of rows beyond the last one would overflow."""
 BLOCKS_PER_PROCESSOR: Final = 2
 """Blocks of an evaluation per multiprocessor."""
 
@@ -110,6 +113,7 @@ class Learning(OnePass):
         assert actions is not None
         device, n_agents, n_members = parameters.device, actions.shape[-2], math.prod(parameters.shape[:-1])
         n_rows *= n_agents
+        require_int("rows of a minibatch", n_rows, 1, MOST_ROWS, do="take more minibatches, or fewer environments")
         is_shared = network.policy[0] is network.value[0]
         sizes = Sizes(**network.sizes, n_types=space.n_types, is_shared=is_shared)
         is_masked = rollout["masks"] is not None
