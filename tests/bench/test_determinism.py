@@ -229,7 +229,7 @@ def test_records_of_two_machines_are_compared_by_their_hashes():
     here = measured(AGAIN)
     row = cells(here, measured(AGAIN, card="b"), measured(AGAIN, "NVIDIA H200", "c", weights="ff"))
     assert row["machine to machine"] == "none in 3 iterations (another card)"
-    assert row["GPU to GPU"].startswith("NVIDIA H100 and NVIDIA H200: iteration 1, weights")
+    assert row["GPU to GPU"].startswith("NVIDIA H100 and NVIDIA H200: iteration 1, `weights`")
     assert row["level reached"] == "machine to machine"
     table = determinism_table([here, measured(AGAIN, card="b", git={"sha": "abc", "dirty": False})])
     assert len(table.rows) == 2, "runs of two commits are not compared"

@@ -114,7 +114,7 @@ def _cell(level: str, runs: Runs) -> str:
 def _difference(record: Record) -> str:
     """Return the first difference of a record's two runs; empty if none."""
     found = record.notes["difference"]
-    return f"iteration {found['iteration']}, {found['tensor']}, {found['absolute']:.1e}" if found else ""
+    return f"iteration {found['iteration']}, `{found['tensor']}`, {found['absolute']:.1e}" if found else ""
 
 
 def _between(a: Record, b: Record) -> str:
@@ -124,7 +124,7 @@ def _between(a: Record, b: Record) -> str:
         for digests in (each.notes["digests"] for each in (a, b))
     )
     found = first_difference(one, other)
-    return f"iteration {found[0]}, {', '.join(found[1])}" if found else ""
+    return f"iteration {found[0]}, {', '.join(f'`{name}`' for name in found[1])}" if found else ""
 
 
 def _times_default(runs: Runs) -> str:
