@@ -219,7 +219,7 @@ def test_level_is_the_last_before_a_difference():
     assert row["level reached"] == "GPU to CPU (not measured: machine to machine, GPU to GPU)"
     assert row["time over default"] == "1.5"
     row = cells(*equal[:2], measured(ON_A_CPU, difference=APART))
-    assert row["GPU to CPU"] == f"a CPU: iteration 2, {WEIGHT}, 1.0e-07"
+    assert row["GPU to CPU"] == f"a CPU: iteration 2, `{WEIGHT}`, 1.0e-07"
     assert row["level reached"] == "run to run"
     assert cells(measured(AGAIN, difference=APART), equal[2])["level reached"] == "none"
 
