@@ -123,6 +123,7 @@ on_each_compiler = pytest.mark.parametrize("compiler", COMPILERS, indirect=True)
 
 needs_host = pytest.mark.skipif(not BACKENDS["host"].availability().available, reason="found no C++ compiler")
 needs_cuda_compiler = pytest.mark.skipif(cuda_c.gpu_compiler() is None, reason="found no CUDA compiler")
+needs_nvcc = pytest.mark.skipif(not shutil.which("nvcc"), reason="found no nvcc")
 
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

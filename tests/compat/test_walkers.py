@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +16,7 @@ from warp_drive.managers.numba_managers.numba_function_manager import NumbaFunct
 
 from tests.compat.builders import BLOCKS, needs_numba, start
 from tests.compat.walkers import CUDA_SOURCE, NUMBA_SOURCE, CUDAWalkers, Walkers
-from tests.support import needs_cuda_compiler
+from tests.support import needs_cuda_compiler, needs_nvcc
 from warpdrive_min.backends import cuda_c, cuda_source
 from warpdrive_min.compat.numba_modules import CONFIG
 from warpdrive_min.errors import CompileError, ConfigError
@@ -170,7 +169,7 @@ def test_cuda_source_compiles_for_the_gpu(blocks):
     ]
 
 
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="found no nvcc")
+@needs_nvcc
 @pytest.mark.parametrize(
     ("blocks", "wants"),
     [

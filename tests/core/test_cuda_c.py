@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +15,7 @@ import torch
 
 from envs import CartPole
 from tests.environments import FILL
-from tests.support import needs_cuda_compiler, needs_host, on_each_compiler, run_python
+from tests.support import needs_cuda_compiler, needs_host, needs_nvcc, on_each_compiler, run_python
 from tests.training.builders import limited
 from warpdrive_min import BACKENDS, EnvWrapper
 from warpdrive_min.backends import cache, cuda_c, cuda_source
@@ -411,7 +410,7 @@ def test_source_compiles_in_any_folder(tmp_path, monkeypatch, style):
         BACKENDS["host"].compile(write(folder, text.replace("EXTRA", "nowhere")), CONSTANTS)
 
 
-@pytest.mark.skipif(not shutil.which("nvcc"), reason="found no nvcc")
+@needs_nvcc
 def test_nvcc_compiles_in_any_folder(tmp_path, monkeypatch):
     """The compiler nvcc works in any folder.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -13,14 +12,13 @@ import pytest
 import torch
 
 from tests.core import cuda_words
-from tests.support import needs_cuda_compiler, on_each_compiler
+from tests.support import needs_cuda_compiler, needs_nvcc, on_each_compiler
 from warpdrive_min import BACKENDS
 from warpdrive_min.backends import cuda_c, cuda_source
 
 if not BACKENDS["host"].availability().available:
     pytest.skip("found no C++ compiler", allow_module_level=True)
 
-needs_nvcc = pytest.mark.skipif(not shutil.which("nvcc"), reason="found no nvcc")
 PAGE = Path(__file__).parents[2] / "docs" / "cuda-words.md"
 SIZES = {"THREADS": 32, "ENVS_PER_BLOCK": 1, "BLOCKS_PER_ENV": 1, "N_AGENTS": 1, "EXACT": False}
 STYLES = {"WD_KERNEL": cuda_words.own_source, "__global__": cuda_words.threads_source}

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import itertools
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 import torch
 
-from tests.support import BACKENDS, by_day, by_night, needs_cuda_compiler
+from tests.support import BACKENDS, by_day, by_night, needs_cuda_compiler, needs_nvcc
 from tests.training.learning_cases import CLIP, ENTROPY_WEIGHT, VALUE_WEIGHT, WITHIN, Case, Data, find_twice
 from tests.training.models_support import in_torch
 from warpdrive_min.backends import cuda_c, cuda_source
@@ -44,8 +43,6 @@ EMULATED = [CASES[0]._replace(sizes=(4, 32, 64), n_rows=40), *CASES[1:]]
 LONG_ROWS = Case((149, 32, 32), (10, 10), is_shared=True, n_agents=27, advantages="taken", precision="tf32")
 """Rows as of RICE."""
 MOST_BYTES = Facts().shared_bytes
-
-needs_nvcc = pytest.mark.skipif(not shutil.which("nvcc"), reason="found no nvcc")
 
 
 @pytest.mark.parametrize("shared_bytes", [by_night(0), MOST_BYTES])
@@ -285,6 +282,8 @@ def test_groups_of_warps_find_the_gradients_of_float64(case, monkeypatch):
 def test_groups_suit_layers_of_about_64_units_with_few_outputs(sizes, suits):
     """Layers of 33 to 64 units suit groups, with up to 15 features and 3 outputs."""
     assert sizes.suits_groups is suits
+    n_bytes = [sizes.n_group_bytes(sizes.n_groups(is_plain=is_plain)) for is_plain in (False, True)]
+    assert max(n_bytes) <= MOST_BYTES or not suits
 
 
 @needs_nvcc
