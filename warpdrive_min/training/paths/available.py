@@ -73,8 +73,10 @@ def why_no_warp_groups(device: str) -> str | None:
         return f"needs {NEEDS_WARP_GROUPS} (got {device}, {torch.cuda.device_count()} GPUs)"
     if (reason := programs().why_no_program) is not None:
         return f"needs {NEEDS_WARP_GROUPS} (got {reason})"
+    if programs().has_warp_groups():
+        return None
     major, minor = torch.cuda.get_device_capability()
-    return None if (major, minor) == (9, 0) else f"needs {NEEDS_WARP_GROUPS} (got {major}.{minor})"
+    return f"needs {NEEDS_WARP_GROUPS} (got {major}.{minor})"
 
 
 @cache
