@@ -17,7 +17,10 @@ from warpdrive_min.rng import seed_words
 from warpdrive_min.training.paths.triton.launch import planned_ahead
 
 MANY: Final = 2**20
-"""Indices from which on a thread permutes `PER_THREAD`; of fewer, some multiprocessors would have none."""
+"""Least number of indices of which a thread permutes `PER_THREAD`.
+
+With fewer, some multiprocessors would have none.
+"""
 PER_THREAD: Final = 8
 
 
@@ -44,10 +47,13 @@ class RandomIndices:
         """Indices of the last draw, (seeds * n,) int32; static."""
         self.counter = torch.zeros(1, dtype=torch.int32, device=device)
         """Number of draws so far, (1,) int32."""
-        self._n_threads = n
         words = list(itertools.chain.from_iterable(map(seed_words, seeds)))
         self.seed = torch.tensor(words, dtype=torch.int32, device="cpu").to(device)
         """Low and high word of each seed, (2 * seeds,) int32."""
+
+    @property
+    def _n_threads(self) -> int:
+        return len(self.indices)
 
     @property
     def _plan(self) -> KernelPlan:
@@ -77,8 +83,11 @@ class Shuffle(RandomIndices):
     def __init__(self, backend: str | Backend, n: int, seed: int | Sequence[int]) -> None:
         super().__init__(backend, n, seed)
         self._n = n
-        if len(self.indices) >= MANY:
-            self._n_threads = -(-len(self.indices) // PER_THREAD)
+
+    @property
+    def _n_threads(self) -> int:
+        n = len(self.indices)
+        return -(-n // PER_THREAD) if n >= MANY else n
 
     @functools.cached_property
     def prepared(self) -> Launch:
