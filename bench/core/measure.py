@@ -159,7 +159,7 @@ class Timed(Checked):
 
     Both enqueue. None if there is no state, or it cannot be accessed."""
     period: int = 1
-    """Runs that belong together, such as those of an episode.
+    """Number of runs that belong together, such as those of an episode.
 
     A sample has whole periods, unless one takes longer than `LONGEST_PERIOD_S`.
     """
