@@ -51,8 +51,10 @@ ONE_BLOCK_OBSERVED: Final = 10
 """Observed neighbours per agent, found in cells, that also fit the block."""
 AGENTS_PER_CELL: Final = 6
 """Average number of agents per cell; a search covers nine cells or more."""
-CELLS_OF_A_PART: Final = 4_096
-"""Maximum number of cells summed by one block: those of 24,576 agents."""
+ONE_PART: Final = 4_096
+"""Cells up to which one block adds up their counts: those of 24,576 agents."""
+CELLS_OF_A_PART: Final = 512
+"""Cells of a part, if there are more; parts have blocks of their own."""
 N_SEEN: Final = 8
 """Values per agent that kernels gather for rows: seven, and the id."""
 AGENTS_OF_OUT_CELL: Final = 1_024
@@ -379,7 +381,8 @@ class TagContinuous(Environment):
     @property
     def cell_parts(self) -> int:
         """Number of parts of the cells, each summed by a block; 1 for few cells."""
-        return -(-(self.cells_per_side**2) // CELLS_OF_A_PART)
+        n_cells = self.cells_per_side**2
+        return 1 if n_cells <= ONE_PART else -(-n_cells // CELLS_OF_A_PART)
 
     def get_constants(self) -> dict[str, Constant]:
         """Return the compiled-in constants.

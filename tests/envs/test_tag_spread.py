@@ -64,7 +64,8 @@ def test_cells_that_are_added_up_in_parts_give_the_same_bits(blocks, backend, mo
 
     Parts, also more than blocks, change only the order of the count.
     """
-    monkeypatch.setattr(tag_continuous, "CELLS_OF_A_PART", 1)
+    for name in ("ONE_PART", "CELLS_OF_A_PART"):
+        monkeypatch.setattr(tag_continuous, name, 1)
     monkeypatch.setattr(tag_continuous, "AGENTS_OF_OUT_CELL", 5)
     assert_as_reference(backend, 11, "grid", blocks)  # 11: more than one block has room for
     env = TagContinuous(**crowd(24 if is_simulated(backend) else 400, num_other_agents_observed=11))
