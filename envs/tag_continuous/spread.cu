@@ -22,11 +22,38 @@ struct WD_ALIGN(16) Seen {
   float of[N_SEEN];
 };
 
+WD_FN Seen seen_as(int id, const Agent& agent, bool tags, bool in_game) {
+  return {agent.x,         agent.y,           agent.speed,          agent.acceleration,
+          agent.direction, tags ? 1.f : 0.f, in_game ? 1.f : 0.f, __int_as_float(id)};
+}
+
 WD_FN void show(float* position, float* features, int id, const Agent& agent, bool tags, bool in_game) {
-  const Seen seen = {agent.x,         agent.y,           agent.speed,          agent.acceleration,
-                     agent.direction, tags ? 1.f : 0.f, in_game ? 1.f : 0.f, __int_as_float(id)};
   wd_store(position, Position{agent.x, agent.y});
-  wd_store(features, seen);
+  wd_store(features, seen_as(id, agent, tags, in_game));
+}
+
+// Writes the features of an agent at its slot. Two lanes write a row together, as memory takes 32 bytes as fast as 16.
+WD_FN void place_features(float (*features)[N_SEEN], int slot, const Seen& seen) {
+#if defined(__CUDACC__)
+  if (__activemask() == ~0u) {
+    constexpr int HALF = N_SEEN / 2;
+    struct WD_ALIGN(16) Half {
+      float of[HALF];
+    } of_even, of_odd;
+    const int odd = WD_THREAD % 2, others_slot = __shfl_xor_sync(~0u, slot, 1);
+#pragma unroll
+    for (int i = 0; i < HALF; ++i) {
+      const float first = seen.of[i], second = seen.of[HALF + i];
+      const float kept = odd ? second : first, got = __shfl_xor_sync(~0u, odd ? first : second, 1);
+      of_even.of[i] = odd ? got : kept;
+      of_odd.of[i] = odd ? kept : got;
+    }
+    wd_store(features[odd ? others_slot : slot] + odd * HALF, of_even);
+    wd_store(features[odd ? slot : others_slot] + odd * HALF, of_odd);
+    return;
+  }
+#endif
+  wd_store(features[slot], seen);
 }
 
 // Agents out of the game share a cell with those of near ids, whose rows are near, too.
@@ -152,7 +179,8 @@ WD_KERNEL(place)(const float (*loc_x)[N_AGENTS], const float (*loc_y)[N_AGENTS],
                           direction[env][agent]};
     const bool in_game = still_in_the_game[env][agent];
     const int slot = cell_start[env][cell_of(agent, in_game, placed.x, placed.y)] + rank_in_cell[env][agent];
-    show(positions[env][slot], features[env][slot], agent, placed, agent_types[agent] == 1, in_game);
+    wd_store(positions[env][slot], Position{placed.x, placed.y});
+    place_features(features[env], slot, seen_as(agent, placed, agent_types[agent] == 1, in_game));
   }
 }
 
@@ -211,9 +239,11 @@ WD_KERNEL(tag)(const float (*positions)[N_AGENTS][2], const float (*features)[N_
 #if defined(__CUDACC__)
 constexpr int LANES = 32, ROWS = USE_FULL_OBSERVATION ? 1 : 8;
 WD_FN void team_sync() { __syncwarp(); }
+WD_FN int of_lane(int lane, int value) { return __shfl_sync(~0u, value, lane); }
 #else
 constexpr int LANES = 1, ROWS = 1;
 WD_FN void team_sync() {}
+WD_FN int of_lane(int, int value) { return value; }
 #endif
 constexpr int TEAMS = WD_STRIDE / LANES, TEAM_SLOTS = 32, PARTS = LANES / ROWS;
 constexpr int WIDTH = USE_FULL_OBSERVATION ? 1 : TIME * SLOTS + 1;  // entries of a row that a round writes
@@ -236,15 +266,37 @@ WD_FN void find_neighbours(const Sorted& agents, int slot, int round, int* neare
     search.find_among_all(nearest);
 }
 
-// Writes the entries of one neighbour, each `stride` after the last. A missing one (NOBODY) has zeros.
-WD_FN void write_neighbour(const Sorted& agents, const Seen& self, int slot, int other, float* entries, int stride) {
-  const bool is_there = other != NOBODY, sees = is_there && self.of[IN_GAME] != 0.f;
-  const Seen neighbour = agents.seen(is_there ? other : slot);
+// Writes the entries of one neighbour, each `stride` after the last. A missing one has zeros.
+WD_FN void write_neighbour(const Seen& self, const Seen& neighbour, bool is_there, float* entries, int stride) {
+  const bool sees = is_there && self.of[IN_GAME] != 0.f;
 #pragma unroll
   for (int kind = X; kind < TYPE; ++kind)
     entries[kind * stride] = sees ? (neighbour.of[kind] - self.of[kind]) * scale_of(kind) : 0.f;
   entries[TYPE * stride] = is_there ? neighbour.of[TYPE] : 0.f;
   entries[IN_GAME * stride] = is_there ? neighbour.of[IN_GAME] : 0.f;
+}
+
+// Writes a lane's part of the entries of an agent's row. `neighbour(rank)` is a slot, or NOBODY. A lane reads up to four
+// neighbours before it writes any, and so waits for memory once. If fewer are left, it repeats its first, without branches.
+template <class Neighbour>
+WD_FN void write_entries(const Sorted& agents, const Seen& self, int slot, int part, float* entries,
+                         const Neighbour& neighbour) {
+  constexpr int OF_A_LANE = (SLOTS + PARTS - 1) / PARTS, AT_ONCE = OF_A_LANE < 4 ? OF_A_LANE : 4;
+  for (int first = part; first < SLOTS; first += AT_ONCE * PARTS) {
+    Seen seen[AT_ONCE];
+    bool is_there[AT_ONCE];
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; ++i) {
+      const int rank = first + i * PARTS, other = neighbour(rank < SLOTS ? rank : first);
+      is_there[i] = other != NOBODY;
+      seen[i] = agents.seen(is_there[i] ? other : slot);
+    }
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; ++i) {
+      const int rank = first + i * PARTS;
+      write_neighbour(self, seen[i], is_there[i], entries + (rank < SLOTS ? rank : first), SLOTS);
+    }
+  }
 }
 
 // Copies a round's entries to an observation, from the beginning of a line of memory, so that each store fills one line.
@@ -284,24 +336,20 @@ WD_KERNEL(observe)(const float (*positions)[N_AGENTS][2], const float (*features
         team_sync();
       }
       for (int from = first; from < end; from += ROWS) {
-        if (const int row = lane / PARTS, slot = from + row; slot < end) {
-          const Seen self = agents.seen(slot);
-          float* const entries = USE_FULL_OBSERVATION ? target[slot] : rows[team][row];
-#pragma unroll 4
-          for (int rank = part; rank < SLOTS; rank += PARTS) {
-            const int other = USE_FULL_OBSERVATION ? rank + (rank >= slot) : neighbours[team][slot - first][rank];
-            write_neighbour(agents, self, slot, other, entries + rank, SLOTS);
-          }
-          if (part == 0) entries[TIME * SLOTS] = self.of[IN_GAME] != 0.f ? progress : 0.f;
-        }
+        const int slot = wd_min(from + lane / PARTS, end - 1);  // rows beyond the last one repeat it
+        const Seen self = agents.seen(slot);
+        float* const entries = USE_FULL_OBSERVATION ? target[slot] : rows[team][lane / PARTS];
+        write_entries(agents, self, slot, part, entries, [&](int rank) {
+          return USE_FULL_OBSERVATION ? rank + (rank >= slot) : neighbours[team][slot - first][rank];
+        });
+        if (part == 0) entries[TIME * SLOTS] = self.of[IN_GAME] != 0.f ? progress : 0.f;
         if (USE_FULL_OBSERVATION) continue;
         team_sync();
-        int ids[ROWS];  // read before rows are written
 #pragma unroll
-        for (int row = 0; row < ROWS; ++row) ids[row] = agents.id(wd_min(from + row, end - 1));
-#pragma unroll
-        for (int row = 0; row < ROWS; ++row)
-          copy_row(rows[team][row], from + row < end ? WIDTH : 0, target[ids[row]], round, lane);
+        for (int row = 0; row < ROWS; ++row) {
+          const int id = of_lane(row * PARTS, __float_as_int(self.of[ID]));
+          copy_row(rows[team][row], from + row < end ? WIDTH : 0, target[id], round, lane);
+        }
         team_sync();
       }
     }
