@@ -117,6 +117,7 @@ def command(
         if not here:
             say("nothing was measured: no backend of these points is available here; see `python -m bench doctor`")
             raise typer.Exit(Code.NOTHING)
+        n_left_out = len(todo) - len(here)
         todo = in_processes(here, processes)
         n = len(missing(todo, file))
         say(f"{plural(n, 'point')}, {duration(PACE[preset].seconds(n))}")
@@ -124,6 +125,7 @@ def command(
     if resume:
         records = read_existing(file)[0]
     _show(records)
+    say(documents.counts(records, n_left_out))
     say(f"records: {file}")
     machines = by_machine(record for record in records if record.is_evidence) if plot else {}
     for name, group in machines.items():

@@ -73,7 +73,9 @@ def peers(
         why = f": {found[0].reason}" if found[0].reason else ""
         say(f"{index}/{len(todo)} {point_name(job.case, job.point)}: {found[0].status}{why}")
     cases = {each.name for each in WORKS.values()}
-    documents.show([record for record in records if record.case in cases], render.console(WIDE))
+    of_peers = [record for record in records if record.case in cases]
+    documents.show(of_peers, render.console(WIDE))
+    say(documents.counts(of_peers))
     say(f"records: {file}")
     statuses = {record.status for record in records}
     if "failed" in statuses:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -91,14 +92,20 @@ def refresh(documents: Annotated[list[Path], typer.Argument(help="Markdown files
 
 
 def show(records: Sequence[Record], console: Console) -> None:
-    """Print a table for each case, and the number of records."""
+    """Print a table for each case."""
     for case, make in TABLES.items():
         measured = merged(record for record in records if record.case == case and record.is_evidence)
         if measured:
             console.print(render.terminal(replace(_complete(make(measured)), title=case)))
-    failed = [record for record in records if record.status == "failed"]
-    skipped = [record for record in records if record.status == "skipped"]
-    console.print(f"{len(records) - len(failed) - len(skipped)} measured, {len(failed)} failed, {len(skipped)} skipped")
+
+
+def counts(records: Sequence[Record], n_left_out: int = 0) -> str:
+    """Return the numbers of measured, failed and skipped records.
+
+    ``n_left_out`` points were skipped without a record.
+    """
+    n = Counter(record.status for record in records)
+    return f"{n['ok']} measured, {n['failed']} failed, {n['skipped'] + n_left_out} skipped"
 
 
 def markdown(records: Sequence[Record], *, only_latest: bool = False) -> str:

@@ -201,6 +201,18 @@ def test_points_of_a_missing_backend_are_counted(monkeypatch, tmp_path):
     assert said.startswith(f"{n} points skipped: backend host is not available: no compiler; install one\nnothing was")
 
 
+def test_points_of_a_missing_backend_are_skipped_in_the_summary(monkeypatch, tmp_path):
+    """The summary counts points without a record."""
+    states = {**sweep.availability(), "host": Availability(False, "no compiler", "install one")}
+    monkeypatch.setattr(sweep, "availability", lambda: states)
+    where = ("--case", "env_step", "--env", "cartpole", "--backend", "cpu", "--backend", "host")
+    said = bench("run", "--preset", "smoke", *where, "--no-plot", "--out", tmp_path)
+    n_measured, n_skipped = (
+        len(jobs("smoke", ["case=env_step", "env=cartpole", f"backend={name}"])) for name in ("cpu", "host")
+    )
+    assert f"\n{n_measured} measured, 0 failed, {n_skipped} skipped\n" in said
+
+
 def test_next_command_is_for_the_shell_that_started_it(monkeypatch, tmp_path):
     """Under nox the packages are in an environment of its own."""
     file = tmp_path / "my records.jsonl"
