@@ -12,7 +12,7 @@ from warpdrive_min.errors import escape_texts
 from ..core.archive import read_toml
 from ..core.point import Metric
 from ..core.record import Record
-from .labels import BACKEND_STYLE, backend_label, code_and_device, is_ours, medians
+from .labels import BACKEND_STYLE, backend_label, code_and_device, is_ours, means, medians
 
 GREY: Final = {"color": "#808080", "marker": "x", "linestyle": "none"}
 """Style of other software."""
@@ -156,7 +156,8 @@ def chart(name: str, panels: Sequence[Panel], records: Sequence[Record], **words
         records: Records shown.
         words: Parts of its texts.
     """
-    words = {"medians": medians(records), "spread": medians(records).removesuffix("."), **words}
+    spread = medians(records)
+    words = {"medians": spread, "spread": spread.removesuffix("."), "means": means(records), **words}
 
     def filled(value: Any) -> Any:
         if isinstance(value, dict):

@@ -97,12 +97,21 @@ def commit_label(record: Record) -> str:
 
 def medians(records: Iterable[Record]) -> str:
     """Return the sentence on the spreads of records."""
-    kinds = {spread.kind for record in records if (spread := record.spread)}
+    kinds = _spread_kinds(records)
     meanings = [meaning for kind, (_, meaning) in SPREADS.items() if kind in kinds]
     if not meanings:
         return "Values without a spread."
     what = "Medians" if kinds == {"samples"} else "Geometric means of processes' medians"
     return f"{what} with {' or '.join(meanings)}."
+
+
+def means(records: Iterable[Record]) -> str:
+    """Name the averages of records in a few words, see `medians`."""
+    return "medians of one process" if _spread_kinds(records) == {"samples"} else "geometric means of processes"
+
+
+def _spread_kinds(records: Iterable[Record]) -> set[SpreadKind]:
+    return {spread.kind for record in records if (spread := record.spread)}
 
 
 def notes(records: Iterable[Record]) -> list[str]:

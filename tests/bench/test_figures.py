@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import pytest
 
@@ -10,9 +11,11 @@ from bench import report
 from bench.core.record import Record
 from bench.show import plots
 from bench.show.charts import Chart
+from bench.show.documents import TABLES
 from bench.show.labels import number
 from bench.show.views.cases import charts
 from bench.show.views.peers import LAPS, peers_table
+from bench.workloads.shared import training_point
 from tests.bench import shown
 from tests.bench.builders import metric, point, record
 
@@ -46,6 +49,32 @@ def test_bars_follow_each_other() -> None:
     (axes_,) = plots.paint(made).axes
     drawn = [(bar.get_x(), bar.get_width()) for bars in axes_.containers[:2] for bar in bars]
     assert drawn == [(0, 3), (0, 4), (3, 1), (4, 5)]
+
+
+SOLVED = {"env": "cartpole", "n_envs": 64, "algorithm": "PPO", "threshold": 475.0, "caches": "cold"}
+TRAINED = training_point(env="cartpole", backend="cpu", n_envs=9, n_agents=1, n_steps=8)
+OF_PEER = {"peer": "slow", "n_agents": 1, "variant": "a"}
+
+
+@pytest.mark.parametrize(
+    ("case", "axes", "text"),
+    [
+        ("train", TRAINED, lambda found: chart(found, "training").statistic),
+        ("peer", point("cpu", 9) | OF_PEER | {"work": "simulate"}, lambda found: chart(found, "peers").statistic),
+        ("time_to_solution", SOLVED | {"backend": "cpu"}, lambda found: chart(found, "time-to-solution").statistic),
+        ("time_to_solution", SOLVED | {"backend": "cpu"}, lambda found: TABLES["time_to_solution"](found).caption),
+        ("peer_solution", SOLVED | OF_PEER, lambda found: TABLES["peer_solution"](found).caption),
+    ],
+)
+def test_one_process_has_no_mean_over_processes(
+    case: str, axes: dict[str, object], text: Callable[[list[Record]], str]
+) -> None:
+    """Texts name the mean over processes only if there are several."""
+    rates = {name: metric(1e6, unit="1/s") for name in ("env_steps_per_s", "ours_env_steps_per_s")}
+    metrics = {"total_s": metric(4.0, unit="s"), **rates, "ours_over_peer": metric(1.0)}
+    several = record(case=case, point=axes, metrics=metrics, notes={"ours": {"case": case, "point": axes}})
+    one = several.model_copy(update={"process": None})
+    assert ["eometric means of processes" in text([each]) for each in (several, one)] == [True, False]
 
 
 def test_ours_of_a_peers_turns_is_no_point_of_another_figure() -> None:

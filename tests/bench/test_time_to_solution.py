@@ -122,7 +122,7 @@ def test_bars_end_at_the_total_with_its_interval():
     totals = panel.series[-1].points
     assert [(each.x, each.low, each.high) for each in totals] == [pytest.approx((9.0, 9.0 / 1.1, 9.9), rel=1e-6)] * 2
     assert TABLES["time_to_solution"](found).caption.startswith(
-        "Time from the command to a solved environment: geometric means"
+        "Time from the command to a solved environment; each process is new and has its own seed. Geometric means"
     )
 
 

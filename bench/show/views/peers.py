@@ -17,6 +17,7 @@ from ..labels import (
     USUAL,
     device_label,
     environment,
+    means,
     plural,
     ratio_text,
     software,
@@ -104,7 +105,7 @@ def _threshold_table(name: str, records: Sequence[Record], last_axis: str, *more
     """
     axes = ("env", "algorithm", "threshold", "peer", "variant", "n_envs", last_axis)
     return Table(
-        caption=TEXTS[name],
+        caption=TEXTS[name].format(means=means(records)),
         rows=sorted(records, key=point_order(axes)),
         columns=[
             *(axis_column(name, records) for name in axes),
