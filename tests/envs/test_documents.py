@@ -8,6 +8,7 @@ import pytest
 
 import envs
 from envs import ENVS
+from warpdrive_min import EnvWrapper
 from warpdrive_min.training.config import RunConfig
 
 FOLDER = Path(envs.__file__).parent
@@ -26,6 +27,15 @@ def test_run_config_builds_its_environment(path):
     assert ENVS[folder](**run.env).num_agents >= 1
     assert set(run.policy) in ({"shared"}, {"tagger", "runner"}, {"governor", "government"})
     assert run.trainer.train_batch_size % run.trainer.num_envs == 0
+
+
+@pytest.mark.parametrize("path", RUN_CONFIGS)
+def test_learning_rates_end_with_the_run(path):
+    """No learning rate becomes 0 long before the last step of one rank."""
+    pytest.importorskip("yaml")
+    run, folder = RunConfig.load(RUN_CONFIGS[path]), RUN_CONFIGS[path].parent.name
+    length = EnvWrapper(ENVS[folder](**run.env), num_envs=1, env_backend="cpu").episode_length
+    assert not run.early_zeros(run.n_iterations(length) * run.trainer.train_batch_size)
 
 
 @pytest.mark.parametrize("name", ENVS)

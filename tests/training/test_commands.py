@@ -77,6 +77,15 @@ def test_busy_machine_is_named_once(tmp_path, monkeypatch, load, more, n):
     assert done.output.count("this machine is busy (load 12 on 4 cores): numbers unreliable") == n
 
 
+@pytest.mark.parametrize(("end", "n"), [(320, 1), (640, 0)])
+def test_rate_that_becomes_zero_early_is_named(end, n, tmp_path):
+    """The warning names the key, both steps and what to do."""
+    output = train(tmp_path, values=TINY | {"policy.shared.lr": [[0, 0.001], [end, 0.0]]}).output
+    why = "policy.shared.lr becomes 0 at env step 320 of the run's 640: nothing is learnt after it"
+    assert output.count(f"\n{why}; stretch its points, or lower trainer.num_episodes\n") == n
+    assert output.count("becomes 0") == n
+
+
 def test_long_run_on_a_cpu_names_the_setting_that_shortens_it(tmp_path, monkeypatch):
     """The advice comes once, after the time left."""
     monkeypatch.setattr(progress, "EARLY_S", 0.0)

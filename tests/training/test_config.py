@@ -120,6 +120,31 @@ def test_integer_stays_one_where_a_float_belongs():
     assert RunConfig.from_dict(run({"max_grad_norm": 3})).to_dict()["policy"]["p"]["max_grad_norm"].__class__ is int
 
 
+EARLY, LATE = [[0, 1e-3], [500, 0.0]], [[0, 1e-3], [960, 0.0]]
+
+
+@pytest.mark.parametrize(
+    ("policy", "population", "keys"),
+    [
+        ({"to_train": True, "lr": EARLY}, {}, ["policy.p.lr"]),
+        ({"to_train": True, "lr": LATE}, {}, []),
+        ({"to_train": True, "lr": 0.0}, {}, []),
+        ({"to_train": False, "lr": EARLY}, {}, []),
+        (
+            {"to_train": True, "algorithm": "DDPG", "tau": 0.1, "lr": {"actor": EARLY, "critic": LATE}},
+            {},
+            ["policy.p.lr.actor"],
+        ),
+        ({"to_train": True, "lr": EARLY}, {"size": 2}, ["policy.p.lr"]),
+        ({"to_train": True, "lr": EARLY}, {"size": 3, "lr": [LATE, EARLY, 0.1]}, ["population.lr[1]"]),
+    ],
+)
+def test_rates_that_become_zero_too_early_are_found(policy, population, keys):
+    """Only learning rates in use count; a run has 1,000 steps."""
+    config = RunConfig.from_dict({"policy": {"p": policy}, "population": population})
+    assert config.early_zeros(1_000) == dict.fromkeys(keys, 500)
+
+
 def test_ddpg_has_two_networks_by_default():
     """DDPG has two networks by default, with one rate for both.
 

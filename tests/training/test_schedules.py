@@ -31,6 +31,24 @@ def test_number_is_a_schedule_that_does_not_change():
     assert ParamScheduler(0.5).type == "constant"
 
 
+@pytest.mark.parametrize(
+    ("schedule", "first"),
+    [
+        ([[0, 1.0], [50, 0.5], [100, 0.0]], 100),
+        ([[0, 1.0], [50, 0], [100, 0.0]], 50),
+        ([[0, 1.0], [50, 1.0], [50, 0.0]], 50),
+        ([[0, 0.0], [50, 1.0]], None),
+        ([[0, 0.0]], None),
+        (0.0, None),
+        (0.5, None),
+    ],
+    ids=str,
+)
+def test_schedule_that_falls_to_zero_has_its_timestep(schedule, first):
+    """A rate that is always 0 does not fall to it."""
+    assert ParamScheduler(schedule).zero_from == first
+
+
 @given(
     st.lists(st.tuples(st.integers(0, 10**6), st.floats(-10, 10)), min_size=1).map(
         lambda points: [list(point) for point in sorted(points)]

@@ -327,6 +327,10 @@ def _say_start(trainer: Trainer, plan: Plan) -> None:
     if plan.checkpoint is not None:
         say(f"resuming from {plan.checkpoint}, after {trainer.iteration:,} iterations")
     say(f"run folder: {trainer.folder}")
+    n_steps, of_all = trainer.n_iterations * trainer.steps_per_iteration, " (all ranks)" if n_ranks > 1 else ""
+    for key, end in trainer.config.early_zeros(n_steps).items():
+        why, do = "nothing is learnt after it", "stretch its points, or lower trainer.num_episodes"
+        say(f"{key} becomes 0 at env step {end:,.0f} of the run's {n_steps:,}{of_all}: {why}; {do}")
 
 
 def _say_end(trainer: Trainer, plan: Plan, is_stopped: bool) -> None:

@@ -67,6 +67,8 @@ MAX_FILE: Final = 2**22
 """Maximum size of a run config file, bytes."""
 MAX_NODES: Final = 1_000_000
 """Maximum number of values in a run config."""
+MAX_ZERO_LR: Final = 0.05
+"""Share of a run, at its end, with learning rate 0 that is not too early."""
 NAME: Final = re.compile(r"\w[\w.-]*")
 """Pattern of policy names; files and metrics use them."""
 EXPONENT: Final = re.compile(r"[-+]?(\d[\d_]*(\.\d*)?|\.\d+)[eE][-+]?\d+\Z")
@@ -121,6 +123,12 @@ class ParamScheduler:
         """
         require(timestep >= 0, "schedule.timestep", "must not be negative", timestep)
         return float(np.interp(timestep, self._times, self.values))
+
+    @property
+    def zero_from(self) -> float | None:
+        """Timestep from which the value stays 0; None: it never falls to 0."""
+        n = max((index for index, value in enumerate(self.values, start=1) if value), default=0)
+        return self._times[n] if 0 < n < len(self._times) else None
 
 
 def _schedule(given: Any, low: float = -math.inf, high: float = math.inf) -> Any:
@@ -656,6 +664,20 @@ class RunConfig(_Section):
             do = f"take at least {-(-size // episode_length)}"
             raise ConfigError.of("trainer.num_episodes", rule, n_steps, do, self.WHO)
         return n_steps // size
+
+    def early_zeros(self, n_steps: int) -> dict[str, float]:
+        """Return the steps at which learning rates become 0 too early, by key.
+
+        ``n_steps`` are the env steps of the run, which schedules count: those of all ranks, for a member of a
+        population its own.
+        """
+        rates: dict[str, Any] = {f"policy.{name}.lr": each.lr for name, each in self.policy.items() if each.to_train}
+        if self.population.lr:
+            rates = {f"population.lr[{index}]": rate for index, rate in enumerate(self.population.lr)}
+        for key in [key for key, rate in rates.items() if isinstance(rate, LearningRates)]:
+            rates |= {f"{key}.{part}": rate for part, rate in rates.pop(key).to_dict().items()}
+        ends = {key: ParamScheduler(rate).zero_from for key, rate in rates.items()}
+        return {key: end for key, end in ends.items() if end is not None and end < (1 - MAX_ZERO_LR) * n_steps}
 
     def _check(self) -> None:
         try:
