@@ -34,6 +34,11 @@ def busy(load: float | None, n: int) -> str:
     return f"this machine is busy (load {load * n:.0f} on {n} cores): numbers unreliable"
 
 
+def shared(n_ranks: int, n: int) -> str:
+    """Return a warning that ranks are more than the machine's cores; empty if not."""
+    return f"{n_ranks:,} ranks share the cores of this machine, {n:,}; start at most {n:,}" if n_ranks > n else ""
+
+
 @functools.cache
 def limit(root: Path = Path("/")) -> float | None:
     """Return the limit of the process's control groups, in cores; None if absent.

@@ -77,6 +77,14 @@ def test_busy_machine_is_named_once(tmp_path, monkeypatch, load, more, n):
     assert done.output.count("this machine is busy (load 12 on 4 cores): numbers unreliable") == n
 
 
+@pytest.mark.parametrize(("n_ranks", "n_cores", "n"), [(8, 2, 1), (2, 2, 0), (1, 1, 0)])
+def test_ranks_that_share_cores_are_named(tmp_path, monkeypatch, n_ranks, n_cores, n):
+    """The number of ranks is that of this machine."""
+    monkeypatch.setattr(train_command, "n_ranks_here", lambda: n_ranks)
+    monkeypatch.setattr(train_command.cores, "n_cores", lambda: n_cores)
+    assert train(tmp_path).output.count("8 ranks share the cores of this machine, 2; start at most 2\n") == n
+
+
 @pytest.mark.parametrize(("end", "n"), [(320, 1), (640, 0)])
 def test_rate_that_becomes_zero_early_is_named(end, n, tmp_path):
     """The warning names the key, both steps and what to do."""

@@ -36,7 +36,7 @@ from warpdrive_min.errors import require
 from warpdrive_min.files import remove_unused, require_writable, write_atomically
 from warpdrive_min.lazy import LazyModule
 from warpdrive_min.packages import bench_package
-from warpdrive_min.processes import is_rank
+from warpdrive_min.processes import is_rank, n_ranks_here
 from warpdrive_min.stopping import NOTHING_SAVED, RANK_SIGNALS, SIGNALS, Stopped, set_handlers, set_saved_work_report
 from warpdrive_min.training.config import RunConfig
 from warpdrive_min.training.loop import checkpoint
@@ -327,6 +327,9 @@ def _say_start(trainer: Trainer, plan: Plan) -> None:
     if plan.checkpoint is not None:
         say(f"resuming from {plan.checkpoint}, after {trainer.iteration:,} iterations")
     say(f"run folder: {trainer.folder}")
+    is_on_cpu = trainer.wrapper.backend.device.type == "cpu"
+    if is_on_cpu and (warning := cores.shared(n_ranks_here(), cores.n_cores())):
+        say(warning)
     n_steps, of_all = trainer.n_iterations * trainer.steps_per_iteration, " (all ranks)" if n_ranks > 1 else ""
     for key, end in trainer.config.early_zeros(n_steps).items():
         why, do = "nothing is learnt after it", "stretch its points, or lower trainer.num_episodes"
