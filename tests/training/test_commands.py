@@ -94,6 +94,21 @@ def test_rate_that_becomes_zero_early_is_named(end, n, tmp_path):
     assert output.count("becomes 0") == n
 
 
+@pytest.mark.parametrize(
+    ("every", "n_rows", "said"),
+    [(1, 3, "192 env steps: shared {:.4g}; the line above is over 64"), (5, 1, "256 env steps: shared {:.4g}")],
+)
+def test_return_that_stops_a_run_has_its_steps(every, n_rows, said, tmp_path):
+    """The target counts 160 env steps or more, a line those since the last one."""
+    values = TINY | {"trainer.stop_return": 0.0, "saving.metrics_log_freq": every}
+    output = train(tmp_path, "--seed", "1", values=values).output
+    (file,) = tmp_path.rglob("metrics.jsonl")
+    rows = [json.loads(line) for line in file.read_text().splitlines()][-n_rows:]
+    episodes = [row["shared/episodes"] for row in rows]
+    total = sum(n * row["shared/mean_episodic_return"] for n, row in zip(episodes, rows, strict=True) if n)
+    assert f"target return reached (mean return over the last {said.format(total / sum(episodes))}) after" in output
+
+
 def test_long_run_on_a_cpu_names_the_setting_that_shortens_it(tmp_path, monkeypatch):
     """The advice comes once, after the time left."""
     monkeypatch.setattr(progress, "EARLY_S", 0.0)

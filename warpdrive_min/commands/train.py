@@ -341,7 +341,10 @@ def _say_end(trainer: Trainer, plan: Plan, is_stopped: bool) -> None:
     if trainer.has_reached_return and not is_stopped:
         names = [] if isinstance(trainer, PopulationTrainer) else trainer.target_returns  # members stop one by one
         means = ", ".join(f"{name} {trainer.recent_return[name]:.4g}" for name in names)
-        why = "target return reached" + (f" (mean of the latest episodes: {means})" if means else "")
+        n_steps, n_last = trainer.recent_steps
+        last = f"; the line above is over {n_last:,}" if n_last < n_steps else ""
+        span = f"mean return over the last {n_steps:,} env steps"
+        why = "target return reached" + (f" ({span}: {means}{last})" if means else "")
     folder = shlex.quote(str(trainer.folder))
     if isinstance(trainer, PopulationTrainer):
         n_members, least = len(trainer.members), trainer.config.trainer.stop_return

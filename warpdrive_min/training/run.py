@@ -121,6 +121,11 @@ class Run:
 
     # -------------------------------------------------------------- rows
 
+    @property
+    def recent_steps(self) -> tuple[int, int]:
+        """Env steps of `recent_return`, and of the last row alone."""
+        return self._recent.spans
+
     @own_defaults()
     def log_metrics(self) -> Row:
         """Log metrics since the last call, with one copy; synchronises.

@@ -143,6 +143,12 @@ class RecentReturns:
         self._rows: list[Mapping[str, Any]] = []
         self._first_step = first_step
 
+    @property
+    def spans(self) -> tuple[int, int]:
+        """Env steps of all rows, and of the last one."""
+        *starts, end = self._first_step, *(int(row["env_steps"]) for row in self._rows)
+        return end - starts[0], end - starts[-1]
+
     def add(self, row: Mapping[str, Any], policies: Iterable[str]) -> dict[str, float | None]:
         """Add a row; return each policy's mean return (over members).
 
