@@ -245,6 +245,7 @@ constexpr int LANES = 1, ROWS = 1;
 WD_FN void team_sync() {}
 WD_FN int of_lane(int, int value) { return value; }
 #endif
+constexpr bool FEW = LANES > 1 && !USE_FULL_OBSERVATION && SLOTS <= 10;  // a lane has registers for its neighbours
 constexpr int TEAMS = WD_STRIDE / LANES, TEAM_SLOTS = 32, PARTS = LANES / ROWS;
 constexpr int WIDTH = USE_FULL_OBSERVATION ? 1 : TIME * SLOTS + 1;  // entries of a row that a round writes
 constexpr int LINES = (WIDTH + 2 * (LANES - 1)) / LANES;              // lines of memory that they may touch
@@ -276,12 +277,12 @@ WD_FN void write_neighbour(const Seen& self, const Seen& neighbour, bool is_ther
   entries[IN_GAME * stride] = is_there ? neighbour.of[IN_GAME] : 0.f;
 }
 
-// Writes a lane's part of the entries of an agent's row. `neighbour(rank)` is a slot, or NOBODY. A lane reads up to four
-// neighbours before it writes any, and so waits for memory once. If fewer are left, it repeats its first, without branches.
+// Writes a lane's part of the entries of an agent's row. `neighbour(rank)` is a slot, or NOBODY. Of few neighbours a lane
+// reads all before it writes any. If it has fewer than others, it repeats its first, without branches.
 template <class Neighbour>
 WD_FN void write_entries(const Sorted& agents, const Seen& self, int slot, int part, float* entries,
                          const Neighbour& neighbour) {
-  constexpr int OF_A_LANE = (SLOTS + PARTS - 1) / PARTS, AT_ONCE = OF_A_LANE < 4 ? OF_A_LANE : 4;
+  constexpr int AT_ONCE = FEW ? (SLOTS + PARTS - 1) / PARTS : 1;
   for (int first = part; first < SLOTS; first += AT_ONCE * PARTS) {
     Seen seen[AT_ONCE];
     bool is_there[AT_ONCE];
@@ -310,6 +311,10 @@ WD_FN void copy_row(const float* entries, int n_entries, float* observation, int
     if (0 <= entry && entry < n_entries && rank < N_OBSERVED) to[line * LANES + (column - entry)] = entries[entry];
   }
 }
+
+// Few neighbours take as many registers as let a multiprocessor run 1,024 threads.
+#undef WD_BLOCKS_AT_ONCE
+#define WD_BLOCKS_AT_ONCE (FEW && THREADS >= 256 ? 1024 / THREADS : 0)
 
 // Writes the rows of every environment, or only of restarted ones. The last kernel of a restart: it counts the episode.
 WD_KERNEL(observe)(const float (*positions)[N_AGENTS][2], const float (*features)[N_AGENTS][N_SEEN],

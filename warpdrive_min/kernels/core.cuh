@@ -13,7 +13,7 @@
 // a 1 allows more registers, and so fewer threads. Blocks of one warp with several agents: few run at a time, and registers
 // let each load ahead.
 #define WD_BLOCKS_AT_ONCE \
-  (THREADS >= 256 ? 1024 / THREADS : THREADS == 32 && N_AGENTS > 1 ? 1 : 0)
+  (BLOCKS_PER_ENV == 1 && THREADS >= 256 ? 1024 / THREADS : THREADS == 32 && N_AGENTS > 1 ? 1 : 0)
 #define WD_SHARED __shared__
 #define WD_TABLE static __constant__ const
 // A barrier of the block. A block of one warp synchronises as a warp, which takes a few cycles.
