@@ -35,8 +35,8 @@ def busy(load: float | None, n: int) -> str:
 
 
 def shared(n_ranks: int, n: int) -> str:
-    """Return a warning that ranks are more than the machine's cores; empty if not."""
-    return f"{n_ranks:,} ranks share the cores of this machine, {n:,}; start at most {n:,}" if n_ranks > n else ""
+    """Return a warning that ranks are more than the cores they may use; empty if not."""
+    return f"{n_ranks:,} ranks share {n:,} CPU cores; start at most {n:,}" if n_ranks > n else ""
 
 
 @functools.cache

@@ -37,11 +37,6 @@ def is_rank() -> bool:
     return os.environ.keys() >= set(RANK_VARIABLES)
 
 
-def n_ranks_here() -> int:
-    """Return the number of ranks of this machine; 1 without ranks."""
-    return int(os.environ["LOCAL_WORLD_SIZE"]) if is_rank() else 1
-
-
 def set_rank_variables(rank: int, n_processes: int, address: str, port: str | int) -> None:
     """Set the environment variables of a rank, as torchrun does."""
     values = (rank, rank, n_processes, n_processes, address, port)

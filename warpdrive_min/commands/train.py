@@ -36,7 +36,7 @@ from warpdrive_min.errors import require
 from warpdrive_min.files import remove_unused, require_writable, write_atomically
 from warpdrive_min.lazy import LazyModule
 from warpdrive_min.packages import bench_package
-from warpdrive_min.processes import is_rank, n_ranks_here
+from warpdrive_min.processes import is_rank
 from warpdrive_min.stopping import NOTHING_SAVED, RANK_SIGNALS, SIGNALS, Stopped, set_handlers, set_saved_work_report
 from warpdrive_min.training.config import RunConfig
 from warpdrive_min.training.loop import checkpoint
@@ -156,8 +156,10 @@ def train(
         if chosen in ("host", "cpu") or (run.trainer.num_gpus > 1 and not is_rank()):
             early.release()  # the command's words did not say it
         is_on_cpu, is_shown = chosen in ("host", "cpu"), not (quiet or explain or is_rank())
-        if is_on_cpu and is_shown and (warning := cores.busy(cores.load(), cores.n_cores())):
-            say(warning)
+        if is_on_cpu and is_shown:
+            warnings = cores.busy(cores.load(), cores.n_cores()), cores.shared(run.trainer.num_gpus, cores.n_cores())
+            for warning in filter(None, warnings):
+                say(warning)
         trains = not (auto_scale or explain)
         is_one = run.trainer.num_gpus == 1 and not is_rank() and trains
         require(is_one or trace is None, "train.trace", "needs a training run of one process", do="leave --trace out")
@@ -327,13 +329,10 @@ def _say_start(trainer: Trainer, plan: Plan) -> None:
     if plan.checkpoint is not None:
         say(f"resuming from {plan.checkpoint}, after {trainer.iteration:,} iterations")
     say(f"run folder: {trainer.folder}")
-    is_on_cpu = trainer.wrapper.backend.device.type == "cpu"
-    if is_on_cpu and (warning := cores.shared(n_ranks_here(), cores.n_cores())):
-        say(warning)
     n_steps, of_all = trainer.n_iterations * trainer.steps_per_iteration, " (all ranks)" if n_ranks > 1 else ""
     for key, end in trainer.config.early_zeros(n_steps).items():
-        why, do = "nothing is learnt after it", "stretch its points, or lower trainer.num_episodes"
-        say(f"{key} becomes 0 at env step {end:,.0f} of the run's {n_steps:,}{of_all}: {why}; {do}")
+        do = "stretch its points, or lower trainer.num_episodes"
+        say(f"{key} is 0 from env step {end:,.0f} to the run's last, {n_steps:,}{of_all}; {do}")
 
 
 def _say_end(trainer: Trainer, plan: Plan, is_stopped: bool) -> None:
@@ -342,7 +341,7 @@ def _say_end(trainer: Trainer, plan: Plan, is_stopped: bool) -> None:
         names = [] if isinstance(trainer, PopulationTrainer) else trainer.target_returns  # members stop one by one
         means = ", ".join(f"{name} {trainer.recent_return[name]:.4g}" for name in names)
         n_steps, n_last = trainer.recent_steps
-        last = f"; the line above is over {n_last:,}" if n_last < n_steps else ""
+        last = f"; that of the line above is over {n_last:,} steps" if n_last < n_steps else ""
         span = f"mean return over the last {n_steps:,} env steps"
         why = "target return reached" + (f" ({span}: {means}{last})" if means else "")
     folder = shlex.quote(str(trainer.folder))

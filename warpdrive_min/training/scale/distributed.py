@@ -80,7 +80,7 @@ def process_group(env_backend: str) -> Iterator[World]:
     with _error_for_the_launcher():
         device = own_gpu(int(os.environ["LOCAL_RANK"])) if on_gpu(env_backend) else None
         if THREADS not in os.environ:
-            torch.set_num_threads(max(1, torch.get_num_threads() // processes.n_ranks_here()))
+            torch.set_num_threads(max(1, torch.get_num_threads() // int(os.environ["LOCAL_WORLD_SIZE"])))
         # Import before the group is opened: the functions' default group is the one open at import. Optimisers would
         # import it later, and keep the group and its threads until the process ends. Such threads can crash the exit.
         from torch.distributed import nn  # noqa: F401, PLC0415
