@@ -117,9 +117,8 @@ def command(
         if not here:
             say("nothing was measured: no backend of these points is available here; see `python -m bench doctor`")
             raise typer.Exit(Code.NOTHING)
-        n_left_out = len(todo) - len(here)
-        todo = in_processes(here, processes)
-        n = len(missing(todo, file))
+        n_wanted, todo = len(in_processes(todo, processes)), in_processes(here, processes)
+        n_left_out, n = n_wanted - len(todo), len(missing(todo, file))
         say(f"{plural(n, 'point')}, {duration(PACE[preset].seconds(n))}")
         records = _with_progress(todo, n, context, file, runner, PACE[preset])
     if resume:
