@@ -118,6 +118,7 @@ def test_fastest_variant_of_a_peer_is_its_opponent() -> None:
     }
     (panel,) = chart(found, "peers").panels
     assert panel.ticks == ["slow, scan, another game, 1,000 environments: 9x"]
+    assert [series.name for series in panel.series][1:] == ["ours, CUDA C (PyCUDA), many steps per launch"]
 
 
 def test_both_painters_draw_the_same_values() -> None:

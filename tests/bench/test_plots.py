@@ -98,6 +98,14 @@ def test_figures_count_points_with_a_sign_of_tables(sweep):
     assert report.figure("machine", throughput_chart(sweep))["notes"] == []
 
 
+def test_environments_of_one_size_are_named_beside_others():
+    """A figure over sizes says which environments it leaves out."""
+    found = [record(point=point("cpu", n, 110, "tag_continuous")) for n in (1, 2)]
+    assert "not shown" not in throughput_chart(found).statistic
+    found += [record(point=point("cpu", 4, env=env)) for env in ("cartpole", "pendulum")]
+    assert throughput_chart(found).statistic.endswith("; not shown, as of one size: CartPole, Pendulum")
+
+
 @pytest.mark.parametrize(("n_runs", "says"), [(8, "run 1, 2, 3, 4, 5, 6, 7, 8"), (9, "9 runs, 1 to 9")])
 def test_footer_names_many_runs_by_the_first_and_the_last(n_runs, says):
     """The footer shortens many runs to the first and last."""

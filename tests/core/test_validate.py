@@ -372,7 +372,8 @@ def test_command_has_small_sizes_in_the_simulator_unless_others_are_asked_for(wr
     package, report = write(), tmp_path / "report.json"
     for asked, sizes in (([], (3, 5)), (["--envs", 4], (4, 5)), (["--envs", 8, "--steps", 40], (8, 40))):
         result = validate(package, *QUICK, *asked, "--json", report)
-        assert "set --envs and --steps for more" in result.output
+        assert ("set --envs and --steps for more" in result.output) is (sizes != (8, 40))
+        assert "backend pycuda" not in result.output, "only another one was asked for"
         assert {(each["n_envs"], each["n_steps"]) for each in json.loads(report.read_text())["results"]} == {sizes}
 
 

@@ -295,7 +295,7 @@ def test_train_takes_an_environment_by_path_or_class(target):
     ):
         result = run(*words, exits=1)
         assert "unknown environment (got 'DimPole')" in result.output
-        assert "give another one with -e, as a path or module:Class" in result.output
+        assert "give others as a path or module:Class" in result.output
 
 
 @pytest.mark.usefixtures("outside")
@@ -507,7 +507,7 @@ def test_train_keeps_what_a_resumed_run_is_of(trained, explain):
         (["-e", "acrobot"], "was trained in CartPole (got 'acrobot')"),
         (["--set", "trainer.num_envs=4"], "must be of this run's environment and sizes"),
         (["--set", "policy.shared.model.fc_dims=[4]"], f"checkpoint_{N_ITERATIONS:09d}"),
-        (["--gpus", "2"], "train.gpus: a resumed run keeps its number of GPUs, 1 (got 2)"),
+        (["--gpus", "2"], "train.gpus: a resumed run keeps its number of processes, 1 (got 2)"),
     ):
         result = run("train", "--resume", folder, *more, *explain, exits=1)
         assert message in result.output

@@ -360,7 +360,7 @@ def check_one_row(subject: Subject) -> str:
     each, one = (subject.start_exact() for _ in "12")
     first = each.env.own_columns if isinstance(each.env, Environment) else None
     if first is None:
-        raise CheckSkippedError("its agents' observations differ in more than the columns that mark the agent")
+        raise CheckSkippedError("its class has no `own_columns`, which mark the agent of an observation")
     own = slice(first, first + each.n_agents)
     names = (Constants.OBSERVATIONS, FINAL_OBSERVATIONS)
     rows = {name: torch.zeros_like(one.cuda_data_manager.tensor(name)[:, :1]) for name in names}

@@ -93,7 +93,7 @@ def make_plan(
     else:  # keep the run's backend: the file's may not run here
         given = {"trainer.env_backend": header.config.trainer.env_backend, **given}
     run, n_gpus = with_settings(run, given), header.environment["ranks"]
-    rule = f"a resumed run keeps its number of GPUs, {n_gpus:,}"
+    rule = f"a resumed run keeps its number of processes, {n_gpus:,}"
     require(is_rank() or run.trainer.num_gpus == n_gpus, "train.gpus", rule, run.trainer.num_gpus, "leave it out")
     folder = str(found.parent.parent.resolve()) if found.parent.name == checkpoint.FOLDER else None
     return Plan(name, run, found, results_dir if resume != LATEST and results_dir else folder)

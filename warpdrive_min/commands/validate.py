@@ -104,7 +104,13 @@ def validate(
         findings += found
         if card and not any(result.status == "failed" for _, result in found):
             speeds += _speeds(on_backend[0])
-    _show(console, path, cls.__name__, findings, speeds)
+    states = {} if backend else backends.availability()
+    notes = [f"backend {name} is {state}" for name, state in states.items() if not state.available]
+    if len(asked) < len(SIMULATED) and any(map(_is_simulated, chosen)):
+        notes.insert(
+            0, "Numba's simulator is slow and runs fewer environments and steps; set --envs and --steps for more"
+        )
+    _show(console, path, cls.__name__, findings, speeds, notes)
     if json_file is not None:
         report = _report(path, cls.__name__, findings, speeds)
         with report_errors(exit_code=2):
@@ -200,7 +206,14 @@ def _speeds(subject: Subject) -> list[Speed]:
 # ------------------------------------------------------------------ report
 
 
-def _show(console: Console, path: str, title: str, findings: Sequence[Finding], speeds: Sequence[Speed]) -> None:
+def _show(
+    console: Console,
+    path: str,
+    title: str,
+    findings: Sequence[Finding],
+    speeds: Sequence[Speed],
+    notes: Sequence[str],
+) -> None:
     table = Table("backend", "check", "result", "detail", title=title, title_justify="left")
     for backend, result, n_runs in _join_skips(_summary(findings)):
         style = STYLES[result.status]
@@ -208,13 +221,8 @@ def _show(console: Console, path: str, title: str, findings: Sequence[Finding], 
         status = Text.assemble((result.status, style), count)
         table.add_row(backend, result.name, status, result.detail)
     console.print(table)
-    if any(_is_simulated(subject.backend) for subject, _ in findings):
-        console.print(
-            "Numba's simulator is slow and runs fewer environments and steps; set --envs and --steps for more"
-        )
-    for name, state in backends.availability().items():
-        if not state.available:
-            console.say(f"backend {name} is {state}")
+    for note in notes:
+        console.say(note)
     if speeds:
         speed_table = Table(
             *("backend", "environments", "env steps/s", "memory traffic, GB/s"),

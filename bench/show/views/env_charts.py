@@ -14,7 +14,7 @@ from ...core.record import Record
 from ..charts import Chart, DataPoint, Panel, Series, chart, in_rows, lines, points_along
 from ..labels import BACKEND_NAME, BACKEND_STYLE, environment
 from ..records import derived_metric, grouped, joules, latest, plain
-from .peers import another, fastest_variants
+from .peers import MANY, WAYS, another, fastest_variants
 
 RATE: Final = "env_steps_per_s"
 SATURATED: Final = 0.9
@@ -34,7 +34,8 @@ def throughput_chart(records: Sequence[Record]) -> Chart:
     Its findings are the backends' saturation. Ours takes one step per launch, and many where other software does.
     """
     of_cases = groups_of(latest(records), lambda record: record.case)
-    shown = _in_sizes(of_cases.get("env_step", []))
+    steps = of_cases.get("env_step", [])
+    shown = _in_sizes(steps)
     panels = _over_envs(shown, lambda record: record.figure(RATE), right="agent steps per second")
     findings = _findings(panels, saturation)
     fused = {"mode": "fused", "kept": "last", "backend": "pycuda"}.items()
@@ -48,6 +49,9 @@ def throughput_chart(records: Sequence[Record]) -> Chart:
     ]
     last = "any steps per launch store the last one"
     words = {"many": f" M{last}.", "last": f"; m{last}"} if many else {"many": "", "last": ""}
+    absent = [env for (env,) in grouped(steps, "env") if env not in dict(keys)]
+    names = ", ".join(environment(str(env)) for env in absent)
+    words["absent"] = f"; not shown, as of one size: {names}" if names else ""
     return in_rows(replace(chart("throughput", with_others, [*shown, *many, *others], **words), findings=findings))
 
 
@@ -58,10 +62,10 @@ def _beside(many: Sequence[Record], others: Sequence[Record], key: tuple[Any, ..
         in_panel = [r for r in records if (r.point["env"], r.point["n_agents"]) == key]
         return points_along(in_panel, lambda r: r.figure(RATE), lambda r: float(r.point["n_envs"]))
 
-    style = BACKEND_STYLE["pycuda"] | {"linestyle": "--", "markerfacecolor": "none"}
+    style = BACKEND_STYLE["pycuda"] | {"linestyle": "--"} | WAYS[MANY]
     names = dict.fromkeys(" ".join([str(r.point["peer"]), *(f"({each})" for each in another(r))]) for r in others)
     return [
-        Series(f"{BACKEND_NAME['pycuda']}, many steps per launch", style, points(many)),
+        Series(f"{BACKEND_NAME['pycuda']}{MANY}", style, points(many)),
         *(
             Series(
                 f"{name}, fastest setting",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from ...core.point import Figure
@@ -127,6 +128,9 @@ def fastest_variants(records: Sequence[Record]) -> list[Record]:
 
 
 WORKS: Final = {"simulate": "random actions", "train": "training"}
+MANY: Final = ", many steps per launch"
+WAYS: Final[Mapping[str, dict[str, str]]] = {"": {}, MANY: {"markerfacecolor": "none"}}
+"""Ways of stepping ours: words of the legend, and style."""
 
 
 def peers(records: Sequence[Record]) -> Chart:
@@ -147,13 +151,19 @@ def peers(records: Sequence[Record]) -> Chart:
                 [p for row, each in places for p in DataPoint.in_row(each, "env_steps_per_s", row)],
             )
         ]
-        for backend, style in BACKEND_STYLE.items():
-            own = [place for place in places if place[1].notes["ours"]["point"].get("backend") == backend]
+        for (backend, style), way in itertools.product(BACKEND_STYLE.items(), WAYS):
+            own = [place for place in places if _ours(place[1]) == (backend, way == MANY)]
             points = [p for row, each in own for p in DataPoint.in_row(each, "ours_env_steps_per_s", row)]
-            name = f"ours, {BACKEND_NAME[backend]}"
-            series += [Series(name, style | {"linestyle": "none"}, points)] if points else []
+            name = f"ours, {BACKEND_NAME[backend]}{way}"
+            series += [Series(name, style | {"linestyle": "none"} | WAYS[way], points)] if points else []
         panels.append(Panel(f"{environment(str(env))}, {WORKS[str(work)]}", series, list(map(_row, found))))
     return chart("peers", panels, shown, shared=shared)
+
+
+def _ours(record: Record) -> tuple[str | None, bool]:
+    """Return our backend beside a peer, and True if it took many steps per launch."""
+    point = record.notes["ours"]["point"]
+    return point.get("backend"), point.get("mode") == "fused"
 
 
 def setting_label(record: Record) -> str:

@@ -133,7 +133,8 @@ def _iteration_order(record: Record) -> tuple[Any, ...]:
 NOT_INTERLEAVED: Final = (
     "Published rates (anchors.toml) were not interleaved with ours; peers' table and figure have interleaved ratios."
 )
-REFERENCE_MARKER: Final = {WARPDRIVE: "x", JAX: "+"}
+REFERENCES: Final = {WARPDRIVE: ("x", "fp32"), JAX: ("+", "TF32")}
+"""Marker of each software's rates, and the precision of its products."""
 
 
 def reference_of(record: Record) -> Anchor | None:
@@ -167,7 +168,9 @@ def _references(best: Mapping[str, Record], names: Sequence[str]) -> list[Series
             place = DataPoint(rate, names.index(name), rate, rate, "bench/judge/published/anchors.toml", label)
             points.setdefault(other.by, []).append(place)
     return [
-        Series(f"{by} (on an H200)", GREY | {"marker": REFERENCE_MARKER[by]}, own) for by, own in sorted(points.items())
+        Series(f"{by} ({precision}, on an H200)", GREY | {"marker": marker}, points[by])
+        for by, (marker, precision) in sorted(REFERENCES.items())
+        if by in points
     ]
 
 
