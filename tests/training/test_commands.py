@@ -187,13 +187,14 @@ def test_train_writes_a_resumed_run_elsewhere_if_asked(trained, tmp_path):
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_train_stops_between_iterations_on_a_signal(number, tmp_path, monkeypatch):
-    """A signal ends training after the iteration, with a saved run."""
+def test_train_stops_between_iterations_on_a_signal(number, tmp_path, monkeypatch, capfd):
+    """A signal is acknowledged; training ends after the iteration, saved."""
     update = Trainer.update
 
     def interrupted(trainer: Trainer) -> None:
         if trainer.iteration == 2:
             signal.raise_signal(number)
+            assert "stopping and saving after this iteration" in capfd.readouterr().err
         update(trainer)
 
     handler = signal.getsignal(number)

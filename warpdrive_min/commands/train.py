@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import os
 import shlex
 import signal
 import sys
@@ -12,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.filesize import decimal
@@ -55,6 +56,9 @@ if TYPE_CHECKING:
 else:  # used by few runs
     certificate = LazyModule("warpdrive_min.training.record.certificate", globals(), "certificate")
     autoscale = LazyModule("warpdrive_min.training.scale.autoscale", globals(), "autoscale")
+
+STANDARD_ERROR: Final = 2
+STOPPING: Final = b"\nstopping and saving after this iteration; a second signal stops without it\n"
 
 
 def train(
@@ -256,7 +260,7 @@ def _train(trainer: Trainer, plan: Plan, iterations: int | None, quiet: bool, ce
     n_episodes = trainer.config.trainer.num_episodes
     advice = f" on this CPU; Ctrl-C saves, and --set trainer.num_episodes=N trains for fewer than {n_episodes:,}"
     progress = ProgressLine(last, trainer.iteration, talks, advice=advice if is_on_cpu else "")
-    with _signals(once=is_alone) as caught, progress:
+    with _signals(once=is_alone, talks=talks) as caught, progress:
         is_stopped = False
         while trainer.iteration < last and not trainer.is_finished and not is_stopped:
             row = trainer.train(1, wait=False)
@@ -293,10 +297,11 @@ def _saved(folder: Path, plan: Plan) -> str:
 
 
 @contextlib.contextmanager
-def _signals(*, once: bool) -> Iterator[list[int]]:
+def _signals(*, once: bool, talks: bool) -> Iterator[list[int]]:
     """Collect stop signals; with ``once`` the second one stops immediately.
 
-    Each of several processes may receive a signal twice: from the terminal and from its parent.
+    Each of several processes may receive a signal twice: from the terminal and from its parent. With ``talks`` the
+    first one is acknowledged, as an iteration may take long.
     """
     caught: list[int] = []
 
@@ -308,6 +313,9 @@ def _signals(*, once: bool) -> Iterator[list[int]]:
         caught.append(number)
         if once:
             restore()
+            if talks:
+                with contextlib.suppress(OSError):  # a closed standard error
+                    os.write(STANDARD_ERROR, STOPPING)  # a buffer may be in use
 
     # A surviving rank receives SIGTERM, and must not start its next iteration.
     earlier = set_handlers(note, SIGNALS if once else RANK_SIGNALS)
