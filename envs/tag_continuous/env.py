@@ -344,11 +344,8 @@ class TagContinuous(Environment):
         self.is_spread = language != "numpy" and ((blocks_per_env or 1) > 1 or not is_one)
         searches = language != "numpy" and not config.use_full_observation
         self.uses_grid = searches and (search != "all_pairs" if self.is_spread else wants_grid and fits)
-        own = type(self).kernel_sources
-        self.kernel_sources = {**own, **self.spread_sources} if self.is_spread else own
-        if not self.is_spread:
-            return 1
-        return blocks_per_env or -(-n_agents // SPREAD_THREADS)
+        self.kernel_sources = {**type(self).kernel_sources, **(self.spread_sources if self.is_spread else {})}
+        return (blocks_per_env or -(-n_agents // SPREAD_THREADS)) if self.is_spread else 1
 
     def kernel_sequences(self, auto_reset: bool) -> dict[str, list[KernelCall]]:
         """Return the kernels of a spread environment, split at block dependencies."""
