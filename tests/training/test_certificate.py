@@ -447,6 +447,13 @@ def test_certificate_goes_back_with_its_run(stopped, certified):
     assert found.points == Certificate.read(certified[0]).points
 
 
+@pytest.mark.parametrize(("more", "n"), [([], 1), (["--certify"], 0)])
+def test_resumed_run_names_a_certificate_that_it_does_not_continue(more, n, stopped):
+    """`verify` would check the iterations before it only."""
+    said = "certificate.json ends before this run does; add --certify to continue it\n"
+    assert run("train", "--resume", stopped, *more).output.count(said) == n
+
+
 def without_certificate(folder):
     (folder / certificates.NAME).unlink()
 

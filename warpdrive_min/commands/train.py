@@ -256,6 +256,8 @@ def _train(trainer: Trainer, plan: Plan, iterations: int | None, quiet: bool, ce
     last = trainer.n_iterations if iterations is None else min(trainer.n_iterations, trainer.iteration + iterations)
     if talks:
         _say_start(trainer, plan)
+        if plan.checkpoint is not None and certifier is None and (trainer.folder / certificate.NAME).exists():
+            say(f"{certificate.NAME} ends before this run does; add --certify to continue it")
     is_alone, is_on_cpu = trainer.world.size == 1, trainer.wrapper.backend.device.type == "cpu"
     n_episodes = trainer.config.trainer.num_episodes
     advice = f" on this CPU; Ctrl-C saves, and --set trainer.num_episodes=N trains for fewer than {n_episodes:,}"
