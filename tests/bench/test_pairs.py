@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -187,7 +188,7 @@ def test_thread_that_spins_is_running():
     for thread in threads:
         thread.join()
     assert max(counts) >= before + 2
-    assert n_running() <= before + 1
+    assert any(n_running() <= before or time.sleep(0.05) for _ in range(100)), "threads end soon after they are joined"
 
 
 def test_block_is_the_fastest_sample_of_a_time(monkeypatch):
