@@ -14,7 +14,7 @@ from ...core.record import Record
 from ..charts import Chart, DataPoint, Panel, Series, chart, in_rows, lines, points_along
 from ..labels import BACKEND_NAME, BACKEND_STYLE, environment
 from ..records import derived_metric, grouped, joules, latest, plain
-from .peers import MANY, WAYS, another, fastest_variants
+from .peers import HOLLOW, MANY, another, fastest_variants
 
 RATE: Final = "env_steps_per_s"
 SATURATED: Final = 0.9
@@ -62,10 +62,10 @@ def _beside(many: Sequence[Record], others: Sequence[Record], key: tuple[Any, ..
         in_panel = [r for r in records if (r.point["env"], r.point["n_agents"]) == key]
         return points_along(in_panel, lambda r: r.figure(RATE), lambda r: float(r.point["n_envs"]))
 
-    style = BACKEND_STYLE["pycuda"] | {"linestyle": "--"} | WAYS[MANY]
+    style = BACKEND_STYLE["pycuda"] | {"linestyle": "--"} | HOLLOW
     names = dict.fromkeys(" ".join([str(r.point["peer"]), *(f"({each})" for each in another(r))]) for r in others)
     return [
-        Series(f"{BACKEND_NAME['pycuda']}{MANY}", style, points(many)),
+        Series(f"{BACKEND_NAME['pycuda']}, {MANY}", style, points(many)),
         *(
             Series(
                 f"{name}, fastest setting",

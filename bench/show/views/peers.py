@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from ...core.point import Figure
@@ -59,7 +59,7 @@ def peers_table(records: Sequence[Record]) -> Table[Record]:
     def steps_per_launch(record: Record) -> str:
         if record.point["work"] != "simulate":
             return ""
-        return "many" if record.notes["ours"]["point"].get("mode") == "fused" else "one"
+        return "many" if _ours(record)[1] else "one"
 
     ways = [axis_column("variant", records), Column("fastest variant", is_fastest, is_choice=True)] if variants else []
     how = [Column("our steps per launch", steps_per_launch)] if "many" in map(steps_per_launch, records) else []
@@ -128,9 +128,9 @@ def fastest_variants(records: Sequence[Record]) -> list[Record]:
 
 
 WORKS: Final = {"simulate": "random actions", "train": "training"}
-MANY: Final = ", many steps per launch"
-WAYS: Final[Mapping[str, dict[str, str]]] = {"": {}, MANY: {"markerfacecolor": "none"}}
-"""Ways of stepping ours: words of the legend, and style."""
+MANY: Final = "many steps per launch"
+HOLLOW: Final = {"markerfacecolor": "none"}
+"""Style of ours that takes many steps per launch."""
 
 
 def peers(records: Sequence[Record]) -> Chart:
@@ -151,11 +151,12 @@ def peers(records: Sequence[Record]) -> Chart:
                 [p for row, each in places for p in DataPoint.in_row(each, "env_steps_per_s", row)],
             )
         ]
-        for (backend, style), way in itertools.product(BACKEND_STYLE.items(), WAYS):
-            own = [place for place in places if _ours(place[1]) == (backend, way == MANY)]
+        for (backend, style), is_many in itertools.product(BACKEND_STYLE.items(), (False, True)):
+            own = [place for place in places if _ours(place[1]) == (backend, is_many)]
             points = [p for row, each in own for p in DataPoint.in_row(each, "ours_env_steps_per_s", row)]
-            name = f"ours, {BACKEND_NAME[backend]}{way}"
-            series += [Series(name, style | {"linestyle": "none"} | WAYS[way], points)] if points else []
+            name = ", ".join(["ours", BACKEND_NAME[backend], *([MANY] if is_many else [])])
+            marks = style | {"linestyle": "none"} | (HOLLOW if is_many else {})
+            series += [Series(name, marks, points)] if points else []
         panels.append(Panel(f"{environment(str(env))}, {WORKS[str(work)]}", series, list(map(_row, found))))
     return chart("peers", panels, shown, shared=shared)
 
