@@ -334,7 +334,7 @@ def _say_start(trainer: Trainer, plan: Plan) -> None:
     of_ranks = f"{n_ranks:,} ranks of " if n_ranks > 1 else ""
     say(
         f"{plan.env_name}: backend {settings.env_backend}, {of_ranks}{of_each}{settings.num_envs:,} environments, "
-        f"{trainer.n_iterations:,} iterations of {n_ranks * settings.train_batch_size:,} env steps, seed {trainer.seed}"
+        f"{trainer.n_iterations:,} iterations of {trainer.steps_per_iteration:,} env steps, seed {trainer.seed}"
     )
     if plan.checkpoint is not None:
         say(f"resuming from {plan.checkpoint}, after {trainer.iteration:,} iterations")
