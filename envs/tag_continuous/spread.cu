@@ -312,7 +312,8 @@ WD_FN void copy_row(const float* entries, int n_entries, float* observation, int
   }
 }
 
-// Few neighbours take as many registers as let a multiprocessor run 1,024 threads.
+// From here on, registers for few neighbours: at most those that let a multiprocessor run 1,024 threads. Without a limit the
+// compiler may take fewer, and spill.
 #undef WD_BLOCKS_AT_ONCE
 #define WD_BLOCKS_AT_ONCE (FEW && THREADS >= 256 ? 1024 / THREADS : 0)
 

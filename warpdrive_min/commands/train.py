@@ -58,7 +58,7 @@ else:  # used by few runs
     autoscale = LazyModule("warpdrive_min.training.scale.autoscale", globals(), "autoscale")
 
 STANDARD_ERROR: Final = 2
-STOPPING: Final = b"\nstopping and saving after this iteration; a second signal stops without it\n"
+STOPPING: Final = b"\nstopping and saving after this iteration; a second signal stops without saving\n"
 
 
 def train(

@@ -68,7 +68,7 @@ MAX_FILE: Final = 2**22
 MAX_NODES: Final = 1_000_000
 """Maximum number of values in a run config."""
 MAX_ZERO_LR: Final = 0.05
-"""Share of a run, at its end, with learning rate 0 that is not too early."""
+"""Largest share of a run, at its end, whose learning rate may be 0 without a warning."""
 NAME: Final = re.compile(r"\w[\w.-]*")
 """Pattern of policy names; files and metrics use them."""
 EXPONENT: Final = re.compile(r"[-+]?(\d[\d_]*(\.\d*)?|\.\d+)[eE][-+]?\d+\Z")

@@ -17,11 +17,12 @@ from warpdrive_min.rng import seed_words
 from warpdrive_min.training.paths.triton.launch import planned_ahead
 
 MANY: Final = 2**20
-"""Least number of indices of which a thread permutes `PER_THREAD`.
+"""Number of indices from which on a thread permutes several.
 
-With fewer, some multiprocessors would have none.
+With fewer indices, some multiprocessors would have none.
 """
 PER_THREAD: Final = 8
+"""Indices of a thread, if there are many."""
 
 
 class RandomIndices:

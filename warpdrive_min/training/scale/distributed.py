@@ -175,7 +175,8 @@ def require_processes(n: int, env_backend: str | None = None) -> None:
     if env_backend is not None and on_gpu(env_backend):
         _require_gpus(n)
     most = max(ALWAYS_ALLOWED_PROCESSES, cores.n_cores())
-    require(n <= most, "training", f"must have at most {most} processes here, or as many as cores", n, "start fewer")
+    rule = f"must have at most {most} processes on this machine: one per core, or {ALWAYS_ALLOWED_PROCESSES}"
+    require(n <= most, "training", rule, n, "start fewer")
 
 
 def launch(n: int, argv: Sequence[str], env_backend: str | None = None, module: str = "warpdrive_min") -> None:
