@@ -449,9 +449,11 @@ def run_search(publication: Publication) -> Iterator[str]:
 def run_peers(publication: Publication) -> Iterator[str]:
     """Measure points of peers without evidence, interleaved with ours.
 
-    After failed checks another pass measures the next fastest variants.
+    After failed checks another pass measures the next fastest variants. Unsearched points are skipped.
     """
     wanted, run = _peers(publication)
+    for job in search.unsearched(wanted, run, publication.searches):
+        publication.skipped[point_name(job.case, job.point)] = UNSEARCHED
     tried: list[PeerJob] = []
     while todo := [job for job in _unfinished_peers(publication, wanted, run) if job not in tried]:
         tried += todo
@@ -490,6 +492,8 @@ def _peers(publication: Publication) -> tuple[list[PeerJob], sides.Run]:
     return here, run
 
 
+UNSEARCHED: Final = "its settings are not searched on this kind of machine; run without `--skip search`"
+"""Reason to skip a peer's point."""
 PEER_TIMEOUT_S: Final = 600.0
 """Timeout of a peer's answer, s."""
 

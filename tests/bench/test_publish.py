@@ -356,6 +356,18 @@ def test_next_fastest_variant_is_measured_if_the_fastest_fails_its_check(peers_h
     assert failures_in(tmp_path) == {first: reason, second: reason}
 
 
+def test_peer_whose_settings_are_not_searched_is_skipped(peers_here, tmp_path):
+    """An untried setting could be faster, so a ratio to another one may flatter ours."""
+    (file,) = (tmp_path / "searches").iterdir()
+    lines = file.read_text().splitlines(keepends=True)
+    file.write_text("".join(lines[1:]))
+    assert peers_here({}, exits=0) == []
+    skipped = read_manifest(folder_in(tmp_path)).skipped
+    assert [reason for name, reason in skipped.items() if "cleanrl" in name] == [publish.UNSEARCHED]
+    file.write_text("".join(lines))
+    assert peers_here({}, exits=0) == peers_here.variants[:1]
+
+
 def test_set_that_continues_measures_the_next_fastest_variant(peers_here):
     """A variant whose check failed before the set was stopped is not tried again."""
     first, second, *_ = peers_here.variants
