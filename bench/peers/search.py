@@ -83,7 +83,10 @@ def after_search(
 
 
 def unsearched(jobs: Sequence[PeerJob], run: Run, files: Sequence[Path]) -> list[PeerJob]:
-    """Return a variant of each point that has others to try on this kind of machine; a ratio to it may flatter ours."""
+    """Return a variant of each point that has others to try on this kind of machine.
+
+    A ratio to it may flatter ours.
+    """
     by_versions = ((group, _versions(group[0], run)) for group in groups(jobs) if is_searched(group))
     return [group[0] for group, of in by_versions if of and _lacking(group, _found(group, of, run, files))]
 
