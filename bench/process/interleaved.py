@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -379,14 +379,17 @@ def _run_batch(batch: Sequence[Round], limit: Limit | None) -> None:
 
     When the time is over, or on a signal, rounds that are not timed yet end at once.
     """
-    timed = list[Round]()
+    timed, ending = list[Round](), list[Future[None]]()
     with ThreadPoolExecutor(len(batch)) as pool:
 
         def finish(error: BaseException) -> None:
             for each in batch:
                 if each not in timed:
                     each.close(error)
-            list(pool.map(Round.finish, timed))
+            if not ending:  # else a signal came while they ended
+                ending.extend(pool.submit(each.finish) for each in timed)
+            for part in ending:
+                part.result()
 
         try:
             list(pool.map(Round.set_up, batch))

@@ -8,6 +8,7 @@ import itertools
 import math
 import os
 import shutil
+import signal
 import subprocess
 import threading
 import time
@@ -26,7 +27,7 @@ from bench.judge.evidence import remarks
 from bench.process import interleaved, local, rounds, server, worker
 from bench.process.checkouts import revisions
 from bench.process.interleaved import ROUNDS, PairFiles, measure_all, measure_rounds, sides_of
-from bench.process.rounds import TURNS, abba_turns
+from bench.process.rounds import TURNS, Round, abba_turns
 from bench.process.server import MOST_POLLS, Server, n_running, wait_until_idle
 from bench.process.worker import Worker, WorkerError
 from bench.workloads.cases import CASES
@@ -541,6 +542,34 @@ def test_round_that_a_signal_kills_has_not_failed(n_finished, monkeypatch):
     with pytest.raises(Stopped):
         next(measure_rounds(sides_that_break({}, 1, []), "smoke", n_finished + 1, said.append))
     assert said == []
+
+
+def test_rounds_that_end_when_a_signal_comes_end_once(monkeypatch):
+    """Their pair is yielded; a second request to end would fail."""
+    ended, finish = list[Round](), Round.finish
+
+    def slowly(round_):
+        ended.append(round_)
+        if round_.number == 0:
+            signal.raise_signal(signal.SIGUSR1)
+        time.sleep(0.2)
+        finish(round_)
+
+    def stop(*_):
+        raise Stopped(signal.SIGUSR1)
+
+    monkeypatch.setattr(Round, "finish", slowly)
+    monkeypatch.setitem(ROUNDS, "smoke", 2)
+    before = signal.signal(signal.SIGUSR1, stop)
+    got = []
+    try:
+        with pytest.raises(Stopped):
+            got.extend(measure_rounds(sides_that_break({}, 1, []), "smoke", 2))
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert len(ended) == len(set(ended)) == 2
+    ((place, pair),) = got
+    assert (place, pair.n_rounds) == (0, 2)
 
 
 def test_sides_of_different_versions_are_not_compared():
