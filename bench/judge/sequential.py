@@ -27,10 +27,12 @@ MISSES: Final = 0.025
 """Probability that a point whose slow-down is the threshold passes."""
 MOST_ROUNDS: Final = 40
 """Default limit of a point's rounds."""
+FEWEST_ROUNDS: Final = 6
+"""Number of rounds that decide a quiet point."""
 STAKES: Final = (1.0, 4.0)
 """Stakes, in units of one over the threshold.
 
-The larger decides quiet points soonest, in 6 rounds; the smaller forgives rounds on the wrong side."""
+The larger decides quiet points in `FEWEST_ROUNDS`; the smaller forgives rounds on the wrong side."""
 SHARES: Final = (1 / 3, 2 / 3)
 """Share of each stake in the capital."""
 

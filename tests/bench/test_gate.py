@@ -488,13 +488,14 @@ def test_machine_without_calibration_calibrates_itself_once(sides, tmp_path):
     assert not file.exists()
 
 
-def test_calibration_says_how_long_it_takes(sides, tmp_path, monkeypatch):
-    """The first line has its size, the line of each point the remaining minutes."""
+def test_gate_and_calibration_say_how_long_they_take(sides, tmp_path, monkeypatch):
+    """Their first lines have the size, a calibration's points the remaining time."""
     started, monotonic = [], time.monotonic
     sides(1.0, n_points=3, on_start=lambda: started.append(None))
     monkeypatch.setattr(time, "monotonic", lambda: monotonic() + 60 * len(started))
     said = run_gate(tmp_path, "--baseline", "main", "--case", "fake")
-    assert "compares main with itself first, 3 points of 4 rounds each; --no-calibrate" in said
+    assert "compares main with itself first, 3 points of 4 rounds each: about 2 min; --no-calibrate" in said
+    assert "\n3 points of 6 to 40 rounds each: about 3 min, if undecided up to about 20 min\n" in said
     assert re.findall(r"B takes .* in 4 rounds(.*)", said) == ["; about 16 minutes left", "; about 8 minutes left", ""]
 
 
