@@ -452,16 +452,29 @@ def run_peers(publication: Publication) -> Iterator[str]:
     After failed checks another pass measures the next fastest variants. Unsearched points are skipped.
     """
     wanted, run = _peers(publication)
-    for job in search.unsearched(wanted, run, publication.searches):
-        publication.skipped[point_name(job.case, job.point)] = UNSEARCHED
     tried: list[PeerJob] = []
+    if "step search" in publication.skipped:
+        tried += _skip_unsearched(publication, wanted, run)
     while todo := [job for job in _unfinished_peers(publication, wanted, run) if job not in tried]:
         tried += todo
         measured = (each for of_peer in by_peer(todo) for each in sides.measure_each(of_peer, run, publication.at_once))
         for index, (job, records, comparison) in enumerate(measured, start=1):
             theirs = search.if_not_slowed(job, records[0], run, publication.searches)
-            publication.add([theirs, *records[1:]], comparison if theirs is records[0] else None)
+            publication.add(records, comparison) if theirs is records[0] else publication.add([theirs])
             yield f"{index}/{len(todo)} {point_name(job.case, job.point)}: {theirs.status}"
+
+
+def _skip_unsearched(publication: Publication, wanted: Sequence[PeerJob], run: sides.Run) -> list[PeerJob]:
+    """Return all variants of points without a search.
+
+    The manifest lists those without evidence.
+    """
+    found = search.unsearched(wanted, run, publication.searches)
+    measured = {key(record) for record in publication.records() if record.is_evidence}
+    for group in found:
+        if not measured & {point_key(job.case, job.point) for job in group}:
+            publication.skipped[point_name(group[0].case, group[0].point)] = UNSEARCHED
+    return [job for group in found for job in group]
 
 
 def _unfinished_peers(publication: Publication, wanted: Sequence[PeerJob], run: sides.Run) -> list[PeerJob]:
@@ -492,7 +505,7 @@ def _peers(publication: Publication) -> tuple[list[PeerJob], sides.Run]:
     return here, run
 
 
-UNSEARCHED: Final = "its settings are not searched on this kind of machine; run without `--skip search`"
+UNSEARCHED: Final = "its version's settings are not searched on this kind of machine; run without `--skip search`"
 """Reason to skip a peer's point."""
 PEER_TIMEOUT_S: Final = 600.0
 """Timeout of a peer's answer, s."""

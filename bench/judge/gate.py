@@ -29,18 +29,15 @@ from .. import options
 from ..core.archive import exists
 from ..core.case import Job
 from ..core.errors import CompareError, FileError, NotComparable, NothingMeasured
-from ..core.measure import PLANS
 from ..core.point import PresetName, command_line, point_name
 from ..core.record import Context, Record, existing_files, read_all, require_no_source
 from ..core.stats import CONFIDENCE, holm, median, smallest_detectable
 from ..options import COMPARISONS, Archs, AtOnce, Gated, Resume, Where, has_energy, say
 from ..process.checkouts import WORKING_TREE, checkouts
 from ..process.interleaved import ROUNDS, Limit, Pair, PairFiles, PairResults, measure_revisions
-from ..process.pace import duration
 from ..process.stopping import register_outputs
 from ..process.sweep import in_processes, measure_missing
 from ..show.columns import Column, signs
-from ..show.labels import plural
 from ..static import verdict
 from ..workloads.cases import CASES
 from ..workloads.outside import job_of, names_of
@@ -54,8 +51,6 @@ from .sequential import FALSE_ALARMS, FEWEST_ROUNDS, MOST_ROUNDS, is_below, is_d
 
 THRESHOLD: Final = 0.015
 """Half of the smallest slow-down that the gate should catch, 3 %."""
-START_S: Final = 6.0
-"""Typical time to start, set up and check both sides of a round, s."""
 Row = Judgement[str]
 """Judgement of a point's time relative to the baseline."""
 
@@ -326,7 +321,8 @@ def from_revision(report: Report, choice: Choice) -> None:
     n_tests = len(points) + sum(map(has_energy, points))
     decided = partial(_is_decided, threshold=report.threshold, n_points=n_tests)
     has_rounds = ROUNDS[choice.preset] > 1  # preset smoke is too short to compare processes
-    limit = Limit(rounds=choice.most_rounds if has_rounds else None, is_decided=decided, end=choice.end)
+    most = choice.most_rounds if has_rounds else None
+    limit = Limit(rounds=most, fewest=FEWEST_ROUNDS, is_decided=decided, end=choice.end)
     try:
         if once and limit.has_passed:
             report.add("left out", f"not measured: {len(once)} points of memory and learning")
@@ -339,8 +335,6 @@ def from_revision(report: Report, choice: Choice) -> None:
             return
         if has_rounds and choice.calibrates:
             report.notes += calibrate_if_needed(points, report.baseline, choice)
-        most = choice.most_rounds if has_rounds else 1
-        say(_size(len(points), choice, min(FEWEST_ROUNDS, most), most))
         seen = measure_revisions(
             points, both, choice.preset, choice.run_id, say, outputs, choice.at_once, limit, has_energy
         )
@@ -375,8 +369,7 @@ def calibrate_if_needed(points: Sequence[Job], baseline: str, choice: Choice) ->
     if before is not None and before.fits(here):
         return []
     start, rounds = time.monotonic(), ROUNDS[choice.preset]
-    size = f"{_size(len(points), choice, rounds, rounds)}; --no-calibrate leaves this out"
-    say(f"this machine is not calibrated: compares {baseline} with itself first, {size}")
+    say(f"this machine is not calibrated: compares {baseline} with itself first; --no-calibrate leaves this out")
     run_id = f"{choice.run_id}-calibration"
     outputs = PairFiles(*[choice.out / f"{run_id}.jsonl"] * 3)
     limit = Limit(rounds=rounds, is_decided=lambda _: False, end=choice.end)
@@ -391,15 +384,6 @@ def calibrate_if_needed(points: Sequence[Job], baseline: str, choice: Choice) ->
     text = f"calibrated {len(whole)} points with {baseline} against itself in {minutes:.1f} minutes: {file}"
     say(text)
     return [text]
-
-
-def _size(n_points: int, choice: Choice, fewest: int, most: int) -> str:
-    """Return the number of points and rounds, and their rough duration."""
-    each_s = START_S + 2 * PLANS[choice.preset].warm_up_cap_s
-    least_s, most_s = (min(n_points * n * each_s, choice.end - time.monotonic()) for n in (fewest, most))
-    times = duration(least_s) if fewest == most else f"{duration(least_s)}, if undecided up to {duration(most_s)}"
-    rounds = plural(most, "round") if fewest == most else f"{fewest} to {plural(most, 'round')}"
-    return f"{plural(n_points, 'point')} of {rounds} each: {times}"
 
 
 def _before_the_change(env: str, command: str) -> str:

@@ -58,7 +58,7 @@ def after_search(
 ) -> list[PeerJob]:
     """Return the points to measure in full: of searched ones the fastest variants.
 
-    A point whose variants cannot be measured keeps one, whose record has the reason. `unsearched` points are left out.
+    A point whose variants cannot be measured keeps one, whose record has the reason.
 
     Args:
         jobs: The points.
@@ -74,21 +74,19 @@ def after_search(
             continue
         of = _versions(group[0], run)
         found = _found(group, of, run, files) if of else []
-        if of and _lacking(group, found):
-            continue
-        measured = [each for each in found if each.is_evidence]
+        measured = [] if _lacking(group, found) else [each for each in found if each.is_evidence]
         best = _fastest([each for each in measured if key(each) not in failed])
         chosen += [job for job in group if job.axes["variant"] in best] if measured else [group[0]]
     return chosen
 
 
-def unsearched(jobs: Sequence[PeerJob], run: Run, files: Sequence[Path]) -> list[PeerJob]:
-    """Return a variant of each point that has others to try on this kind of machine.
+def unsearched(jobs: Sequence[PeerJob], run: Run, files: Sequence[Path]) -> list[list[PeerJob]]:
+    """Return the variants of each point that this kind of machine has not searched.
 
-    A ratio to it may flatter ours.
+    A ratio to one of them may flatter ours.
     """
     by_versions = ((group, _versions(group[0], run)) for group in groups(jobs) if is_searched(group))
-    return [group[0] for group, of in by_versions if of and _lacking(group, _found(group, of, run, files))]
+    return [group for group, of in by_versions if of and _lacking(group, _found(group, of, run, files))]
 
 
 def failure_reason(record: Record, records: Sequence[Record]) -> str:

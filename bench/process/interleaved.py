@@ -20,10 +20,13 @@ from warpdrive_min.stopping import Stopped
 from ..core.case import Job
 from ..core.errors import NotComparable
 from ..core.machine import ROOT, git_state
+from ..core.measure import PLANS
 from ..core.point import Point, Preset, point_name
 from ..core.record import CaseVersion, Comparison, Record, append, existing_files
 from ..core.stats import Ratio, log_ratios, ratio_of_processes, unpaired_ratio
+from ..show.labels import plural
 from .checkouts import revisions
+from .pace import duration
 from .rounds import TURNS, Round, Side, record_of
 from .sweep import read_existing
 from .worker import Copy, Start, WorkerError
@@ -137,6 +140,8 @@ class Limit:
     """Maximum number of rounds of a pair; None: the preset's number, all of them."""
     is_decided: Callable[[Pair], bool]
     """True if a pair needs no further round."""
+    fewest: int | None = None
+    """Number of rounds that may decide a pair; None: the maximum."""
     end: float = math.inf
     """Time of `time.monotonic` after which no round starts."""
 
@@ -201,6 +206,8 @@ def measure_all(
         for record in (each for pair in finished.values() for each in (pair.a, pair.b)):
             if record.run_id in of_this_checkout:
                 require_one_code(record, state)
+    if missing:
+        say(_size([todo[index] for index in missing], preset, limit))
     done, start = set[int](), time.monotonic()
     measured = measure_rounds([todo[index] for index in missing], preset, at_once, say, limit)
     try:
@@ -231,6 +238,28 @@ def measure_all(
     found.pairs.extend(pairs[index] for index in sorted(pairs))
     found.missing.extend(keys[index][2] for index in missing if index not in done)
     return found
+
+
+START_S: Final = 6.0
+"""Typical time to start, set up and check both sides of a round, s."""
+
+
+def _size(todo: Sequence[tuple[Side, Side]], preset: Preset, limit: Limit | None) -> str:
+    """Return the number of pairs and rounds, and a rough duration.
+
+    Rounds that are starts of processes have none.
+    """
+    rounds = [_n_rounds(a, preset, limit) for a, _ in todo]
+    most = sum(rounds)
+    fewest = sum(min(limit.fewest, n) for n in rounds) if limit and limit.rounds and limit.fewest else most
+    size = f"{plural(len(todo), 'pair')} in {plural(most, 'round')}" + f", {fewest} if all are quiet" * (fewest < most)
+    left_s = limit.end - time.monotonic() if limit else math.inf
+    if left_s <= 0 or any(a.case.scope == "startup" for a, _ in todo):
+        return size
+    each_s = START_S + 2 * PLANS[preset].warm_up_cap_s
+    least_s, most_s = (min(n * each_s, left_s) for n in (fewest, most))
+    times = f"{duration(least_s)} to {duration(most_s)}" if least_s < most_s else duration(most_s)
+    return f"{size}: {times}{', by the time limit' * (most_s == left_s)}"
 
 
 def require_one_code(before: Record, now: Mapping[str, Any]) -> None:
@@ -320,7 +349,7 @@ def measure_rounds(
     rounds = [
         Round(sides, preset, number, place)
         for place, sides in enumerate(todo)
-        for number in range((limit and limit.rounds) or _n_rounds(sides[0], preset))
+        for number in range(_n_rounds(sides[0], preset, limit))
     ]
     done = dict[int, list[Round]]()
     again, stopped = list[int](), None
@@ -370,8 +399,8 @@ def _decided(done: Mapping[int, list[Round]], limit: Limit, preset: Preset, at_o
     return {place for place, rounds in tested.items() if limit.is_reached(_pair(rounds, preset, at_once))}
 
 
-def _n_rounds(side: Side, preset: Preset) -> int:
-    return (ROUNDS_OF_STARTS if side.case.scope == "startup" else ROUNDS)[preset]
+def _n_rounds(side: Side, preset: Preset, limit: Limit | None) -> int:
+    return (limit and limit.rounds) or (ROUNDS_OF_STARTS if side.case.scope == "startup" else ROUNDS)[preset]
 
 
 def _run_batch(batch: Sequence[Round], limit: Limit | None) -> None:
@@ -379,14 +408,16 @@ def _run_batch(batch: Sequence[Round], limit: Limit | None) -> None:
 
     When the time is over, or on a signal, rounds that are not timed yet end at once.
     """
-    timed, ending = list[Round](), list[Future[None]]()
+    timed, ending, is_ending = list[Round](), list[Future[None]](), False
     with ThreadPoolExecutor(len(batch)) as pool:
 
         def finish(error: BaseException) -> None:
+            nonlocal is_ending
             for each in batch:
                 if each not in timed:
                     each.close(error)
-            if not ending:  # else a signal came while they ended
+            if not is_ending:  # else a signal came while they ended
+                is_ending = True
                 ending.extend(pool.submit(each.finish) for each in timed)
             for part in ending:
                 part.result()

@@ -188,6 +188,17 @@ def signed_points(records: Sequence[Record]) -> list[str]:
     return [f"{n} of {plural(len(records), 'point')}: {text}" for text, n in counts.items() if n]
 
 
+def speed_up_text(record: Record) -> str:
+    """Write how many times as fast ours is as the record's peer.
+
+    If that spreads widely, only its ends.
+    """
+    if (found := record.figure("ours_over_peer")) is None:
+        return ""
+    shown = [found.low, found.high] if _spread(found) > MOST_SPREAD else [found.value]
+    return " to ".join(f"{ratio_text(each)}x" for each in shown)
+
+
 def _spread(figure: Figure) -> float:
     return (figure.high - figure.low) / abs(figure.value) if figure.value else 0.0
 

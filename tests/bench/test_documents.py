@@ -207,6 +207,9 @@ def test_overview_has_our_three_columns_and_the_fastest_other():
     (only,) = (made := overview([*ours, *peers])).cells
     assert only[1:] == ["21.5 G", "88 G", "222 G (10.2x)", "21.9 G: gymnax 1.0.1, unroll 2"]
     assert made.columns[0].name == "env steps/s on NVIDIA H200"
+    spread = {"env_steps_per_s": metric(30e9), "ours_over_peer": metric(10.2, low=9.0, high=11.6)}
+    (only,) = overview([*ours, peers[0].model_copy(update={"metrics": spread})]).cells
+    assert only[3] == "222 G (9x to 11.6x)", "a wide interval has no middle"
     found_later = {"started_at": "2090-01-01T00:00:00+00:00", "metrics": {"env_steps_per_s": metric(99e9)}}
     (only,) = overview([*ours, *peers, *(peer.model_copy(update=found_later) for peer in peers)]).cells
     assert only[4] == "21.9 G: gymnax 1.0.1, unroll 2", "a later record without a ratio hides none that has one"

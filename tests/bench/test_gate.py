@@ -494,8 +494,11 @@ def test_gate_and_calibration_say_how_long_they_take(sides, tmp_path, monkeypatc
     sides(1.0, n_points=3, on_start=lambda: started.append(None))
     monkeypatch.setattr(time, "monotonic", lambda: monotonic() + 60 * len(started))
     said = run_gate(tmp_path, "--baseline", "main", "--case", "fake")
-    assert "compares main with itself first, 3 points of 4 rounds each: about 2 min; --no-calibrate" in said
-    assert "\n3 points of 6 to 40 rounds each: about 3 min, if undecided up to about 20 min\n" in said
+    assert "compares main with itself first; --no-calibrate" in said
+    assert re.findall(r"3 pairs in .*", said) == [
+        "3 pairs in 12 rounds: about 2 min",
+        "3 pairs in 120 rounds, 18 if all are quiet: about 3 min to about 20 min",
+    ]
     assert re.findall(r"B takes .* in 4 rounds(.*)", said) == ["; about 16 minutes left", "; about 8 minutes left", ""]
 
 
@@ -526,7 +529,11 @@ def test_time_limit_of_smoke_leaves_points_out(sides, tmp_path):
     words = ["--baseline", "main", "--case", "fake", "--preset", "smoke"]
     said = run_gate(tmp_path, *words, "--time-limit", 0, exits=(Code.INCONCLUSIVE, Code.NOTHING))
     assert "not measured: 3 of 3 points" in said
-    assert "3 ok" in run_gate(tmp_path, *words, "--time-limit", 60)
+    assert "3 pairs in 3 rounds\n" in said, "no time is left"
+    said = run_gate(tmp_path, *words, "--time-limit", 60)
+    assert "3 ok" in said
+    assert "3 pairs in 3 rounds: about 18 s\n" in said
+    assert "3 pairs in 3 rounds: about 6 s, by the time limit\n" in run_gate(tmp_path, *words, "--time-limit", 0.1)
 
 
 def test_stopped_gate_reports_finished_points(sides, tmp_path):

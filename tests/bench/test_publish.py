@@ -366,6 +366,18 @@ def test_peer_whose_settings_are_not_searched_is_skipped(peers_here, tmp_path):
     assert [reason for name, reason in skipped.items() if "cleanrl" in name] == [publish.UNSEARCHED]
     file.write_text("".join(lines))
     assert peers_here({}, exits=0) == peers_here.variants[:1]
+    file.write_text("".join(lines[1:]))
+    assert peers_here({}, exits=0) == []
+    assert "cleanrl" not in str(read_manifest(folder_in(tmp_path)).skipped), "it was measured by the other file"
+
+
+def test_rounds_on_a_busy_host_leave_no_record_of_ours(peers_here, tmp_path, monkeypatch):
+    """Ours was measured on that host, too."""
+    slowed = {"status": "failed", "reason": "slowed"}
+    monkeypatch.setattr(search, "if_not_slowed", lambda job, record, *_: record.model_copy(update=slowed))
+    assert peers_here({}) == peers_here.variants[:1]
+    (theirs,) = read_all([folder_in(tmp_path) / RECORDS])
+    assert (theirs.case, theirs.status) == ("peer_solution", "failed")
 
 
 def test_set_that_continues_measures_the_next_fastest_variant(peers_here):

@@ -14,8 +14,8 @@ from ...core.archive import read_toml
 from ...core.point import conditions, matches
 from ...core.record import Record
 from ...judge.evidence import speed_of
-from ..columns import TEXTS, Column, Table, signs
-from ..labels import environment, number, ratio_text, software
+from ..columns import TEXTS, Column, Table, signs, speed_up_text
+from ..labels import environment, number, software
 from ..records import latest, measured_alone, rate_of
 from .peers import fastest_variants, setting_label
 
@@ -43,7 +43,7 @@ class Line:
     def cell(self, column: str) -> str:
         """Return a value and, in the other's column, its ratio."""
         record, other = self.ours.get(column), self.other if column == self.other_column else None
-        ratio = f" ({ratio_text(rate_of(other, 'ours_over_peer'))}x)" if other else ""
+        ratio = f" ({speed_up_text(other)})" if other else ""
         if self.is_time:
             return f"{number(rate_of(other, 'ours_total_s'))} s{signs(other, 'ours_total_s')}{ratio}" if other else ""
         return f"{number(rate_of(record, 'env_steps_per_s'))}{signs(record)}{ratio}" if record else ""

@@ -10,7 +10,7 @@ from ...core.point import Figure
 from ...core.record import Record
 from ...judge.evidence import speed_of
 from ..charts import GREY, Chart, DataPoint, Panel, Series, chart
-from ..columns import TEXTS, Column, Table, axis_column, interval_column, metric_column
+from ..columns import TEXTS, Column, Table, axis_column, interval_column, metric_column, speed_up_text
 from ..labels import (
     BACKEND_NAME,
     BACKEND_STYLE,
@@ -189,4 +189,4 @@ def _row(record: Record) -> str:
     how = [str(point[axis]) for axis in ("algorithm", "precision") if axis in point]
     how += another(record)
     size = ", ".join([software(record), setting_label(record), *how, f"{point['n_envs']:,}{agents}"])
-    return f"{size}: {ratio_text(rate_of(record, 'ours_over_peer'))}x{'*' * ('laps' in record.notes)}"
+    return f"{size}: {speed_up_text(record)}{'*' * ('laps' in record.notes)}"
