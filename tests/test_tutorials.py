@@ -150,12 +150,11 @@ def test_example_of_an_environment_is_valid(backend, folder):
 
 
 def test_example_of_an_environment_is_trained(folder):
-    """The page's command trains its environment on the CPU."""
+    """It learns from a seed that would walk away with the default discount."""
     write_files("docs/authoring.md", folder)
-    words = ["train", "-e", "walk.py", "--seed", "1", "--backend", "cpu", "--iterations", "5"]
-    done = CliRunner().invoke(cli.app, words)
+    done = CliRunner().invoke(cli.app, ["train", "-e", "walk.py", "--seed", "5", "--backend", "cpu"])
     assert done.exit_code == 0, done.output
-    assert "mean return" in done.output
+    assert float(re.findall(r"shared ([\d.]+)", done.output)[-1]) > 0.99
 
 
 @pytest.mark.nightly
