@@ -36,7 +36,7 @@ def busy(load: float | None, n: int) -> str:
 
 def shared(n_ranks: int, n: int) -> str:
     """Return a warning that ranks are more than the cores they may use; empty if not."""
-    return f"{n_ranks:,} ranks share {n:,} CPU cores; start at most {n:,}" if n_ranks > n else ""
+    return f"{n_ranks:,} ranks share {n:,} CPU cores; with {n:,} each has its own" if n_ranks > n else ""
 
 
 @functools.cache

@@ -82,7 +82,7 @@ def test_ranks_that_share_cores_are_named(tmp_path, monkeypatch, n_ranks, n):
     """The command that starts the ranks says it, once."""
     monkeypatch.setattr(train_command, "launch", lambda *arguments: None)
     monkeypatch.setattr(train_command.cores, "n_cores", lambda: 2)
-    assert train(tmp_path, "-n", str(n_ranks)).output.count("8 ranks share 2 CPU cores; start at most 2\n") == n
+    assert train(tmp_path, "-n", str(n_ranks)).output.count("8 ranks share 2 CPU cores; with 2 each has its own\n") == n
 
 
 @pytest.mark.parametrize(("end", "n"), [(320, 1), (640, 0)])

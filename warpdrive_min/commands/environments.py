@@ -61,7 +61,7 @@ def environment_name(name: str, who: str) -> str:
     found = name.removeprefix(PREFIX)
     if found not in table:
         found = {path.rpartition(":")[2]: each for each, path in table.paths.items()}.get(name, found)
-    do = f"known are {known(table)}; give others as a path or module:Class"
+    do = f"known are {known(table)}; give others as a path or module:Class; in `train` and `evaluate` after -e"
     require(found in table, who, "unknown environment", name, do)
     return found
 
