@@ -343,6 +343,8 @@ def from_revision(report: Report, choice: Choice) -> None:
         judge_rounds(report, PairResults(missing=names), choice)
         raise
     judge_rounds(report, seen, choice)
+    if outputs.files:
+        report.notes.append(f"records: {choice.out / choice.run_id}-*.jsonl")
     if seen.stopped:
         raise seen.stopped
 

@@ -532,6 +532,8 @@ def test_time_limit_of_smoke_leaves_points_out(sides, tmp_path):
     assert "3 pairs in 3 rounds\n" in said, "no time is left"
     said = run_gate(tmp_path, *words, "--time-limit", 60)
     assert "3 ok" in said
+    (pattern,) = re.findall(r"^\* records: (.*)$", said, re.MULTILINE)
+    assert len(list(Path("/").glob(pattern.lstrip("/")))) == 3
     assert "3 pairs in 3 rounds: about 18 s\n" in said
     assert "3 pairs in 3 rounds: about 6 s, by the time limit\n" in run_gate(tmp_path, *words, "--time-limit", 0.1)
 
