@@ -67,6 +67,7 @@ def check(folder, tmp_path, pages):
         assert found["height"] > 0
 
 
+@pytest.mark.nightly
 def test_site_is_complete(tmp_path):
     """The site builds strictly.
 

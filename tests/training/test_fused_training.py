@@ -65,6 +65,7 @@ SLOW = (
     "centralised critic",
     "A2C, members",
     "PPO, members",
+    "PPO, continuous members",
     "PPO, members of several agents",
     "PPO, normalised members",
 )
