@@ -343,6 +343,15 @@ def test_command_reports_as_table_and_json(write, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"ring", "report.json"}
 
 
+def test_long_checks_print_their_progress_in_a_pipe(write, monkeypatch):
+    """Nothing is printed before the first config is done, or within ten seconds."""
+    words = [write(), *QUICK, "--configs", 3]
+    assert "configs checked" not in validate(*words).output
+    monkeypatch.setattr("warpdrive_min.commands.validate.QUIET_S", 0.0)
+    said = validate(*words).output
+    assert re.findall(r"cpu: (\d) of 3 configs checked, about \d+ s left", said) == ["1", "2"]
+
+
 def test_command_shows_speeds(write):
     """The command prints speeds per number of environments.
 

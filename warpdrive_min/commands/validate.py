@@ -26,7 +26,7 @@ from warpdrive_min.errors import WarpDriveError, known, require
 from warpdrive_min.files import require_writable, write_atomically
 from warpdrive_min.packages import bench_package
 from warpdrive_min.policies import random_policy
-from warpdrive_min.terminal import Console
+from warpdrive_min.terminal import Console, echo
 
 SIMULATED = {"n_envs": 3, "n_steps": 5}
 """Default sizes in Numba's simulator, about a thousand threads per second."""
@@ -34,6 +34,8 @@ WIDE = 140
 CARD_FACTORS = (1, 10, 100)
 LEAST_S = 0.2
 """Minimum duration of a measurement, s."""
+QUIET_S = 10.0
+"""Longest time without a line of progress outside a terminal, s, between two configs."""
 STYLES = {"passed": "green", "failed": "bold red", "skipped": "dim"}
 
 Finding = tuple[Subject, Result]
@@ -157,8 +159,21 @@ def _check_all(subjects: Sequence[Subject], names: Sequence[str]) -> list[Findin
         reason = f"the environment has no {subject.language} kernels (it has {known(subject.cls.kernel_sources)})"
         return [(subject, Result(name, "skipped", reason)) for name in names]
     console = Console(stderr=True)
-    runs = track(subjects, subject.backend, console=console, transient=True, disable=len(subjects) == 1)
+    if console.is_terminal and len(subjects) > 1:
+        runs: Iterable[Subject] = track(subjects, subject.backend, console=console, transient=True)
+    else:
+        runs = _reported(subjects)
     return [(each, result) for each in runs for result in run_checks(each, names)]
+
+
+def _reported(subjects: Sequence[Subject]) -> Iterator[Subject]:
+    """Yield the subjects; every `QUIET_S` print how many are done, and the time left."""
+    start = said = time.monotonic()
+    for n, each in enumerate(subjects):
+        if n and (now := time.monotonic()) - said >= QUIET_S:
+            said, left_s = now, (now - start) / n * (len(subjects) - n)
+            echo(f"{each.backend}: {n} of {len(subjects)} configs checked, about {left_s:.0f} s left", err=True)
+        yield each
 
 
 # ------------------------------------------------------------------ speed
