@@ -6,6 +6,7 @@ import csv
 import json
 import logging
 import math
+import re
 
 import numpy as np
 import pytest
@@ -386,7 +387,8 @@ def test_commands_train_and_evaluate_a_population(tmp_path):
     settings = [part for key, value in values.items() for part in ("--set", f"{key}={json.dumps(value)}")]
     arguments = ["--backend", "host", "--population", "4", "--seed", "3", "--results-dir", "run", "--iterations", "2"]
     told = run("train", "-e", "cartpole", *arguments, *settings)
-    assert "4 members of 4 environments" in told.output
+    assert "4 members of 4 environments, 3 iterations of 32 env steps a member, seed 3\n" in told.output
+    assert re.search(r"after 2 of .*3 iterations, 64 env steps a member; checkpoint saved", told.output)
     assert "0 of 4 members reached the target return" in told.output
     folder = tmp_path / "single_cartpole" / "experiments" / "run"
     run("train", "--resume", folder, "-q")

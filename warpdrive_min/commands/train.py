@@ -329,12 +329,13 @@ def _signals(*, once: bool, talks: bool) -> Iterator[list[int]]:
 
 def _say_start(trainer: Trainer, plan: Plan) -> None:
     settings, size = trainer.config.trainer, trainer.config.population.size
-    of_each = f"{size:,} members of " if size is not None else ""
+    of_each, by_member = (f"{size:,} members of ", " a member") if size is not None else ("", "")
     n_ranks = trainer.world.size
     of_ranks = f"{n_ranks:,} ranks of " if n_ranks > 1 else ""
     say(
         f"{plan.env_name}: backend {settings.env_backend}, {of_ranks}{of_each}{settings.num_envs:,} environments, "
-        f"{trainer.n_iterations:,} iterations of {trainer.steps_per_iteration:,} env steps, seed {trainer.seed}"
+        f"{trainer.n_iterations:,} iterations of {trainer.steps_per_iteration:,} env steps{by_member}, "
+        f"seed {trainer.seed}"
     )
     if plan.checkpoint is not None:
         say(f"resuming from {plan.checkpoint}, after {trainer.iteration:,} iterations")
@@ -357,12 +358,14 @@ def _say_end(trainer: Trainer, plan: Plan, is_stopped: bool) -> None:
     folder = shlex.quote(str(trainer.folder))
     if isinstance(trainer, PopulationTrainer):
         n_members, least = len(trainer.members), trainer.config.trainer.stop_return
-        say(f"{len(trainer.failed):,} of {n_members:,} members failed" if trainer.failed else f"{n_members:,} members")
+        if trainer.failed:
+            say(f"{len(trainer.failed):,} of {n_members:,} members failed")
         if least is not None:
             say(f"{len(trainer.reached_at):,} of {n_members:,} members reached the target return")
     all_of = "" if trainer.is_finished or is_stopped else "the run's "
+    by_member = " a member" if isinstance(trainer, PopulationTrainer) else ""
     done = f"{trainer.iteration:,} of {all_of}{trainer.n_iterations:,} iterations, {trainer.env_steps:,} env steps"
-    say(f"{why} after {done}; checkpoint saved")
+    say(f"{why} after {done}{by_member}; checkpoint saved")
     if is_stopped:
         return  # the stop message shows the resume command
     env = plan.env_option.removeprefix(" -e")
