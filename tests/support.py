@@ -83,10 +83,9 @@ OTHER_BACKENDS = [each for each in BACKENDS_HERE if each.values != ("cpu",)]
 
 on_every_backend = pytest.mark.parametrize("backend", BACKENDS_HERE)
 on_every_other_backend = pytest.mark.parametrize("backend", OTHER_BACKENDS)
-on_every_fast_backend = pytest.mark.parametrize(
-    "backend", [each for each in BACKENDS_HERE if not is_simulated(each.values[0])]
-)
+FAST_BACKENDS = [each for each in BACKENDS_HERE if not is_simulated(each.values[0])]
 """All but Numba's simulator, for statistics over thousands of draws."""
+on_every_fast_backend = pytest.mark.parametrize("backend", FAST_BACKENDS)
 
 
 def on_backends(

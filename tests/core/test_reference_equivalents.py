@@ -11,9 +11,13 @@ import torch
 
 from envs import TagGridWorld
 from tests.environments.counter import Counter
-from tests.support import BACKENDS_HERE, managers, on_every_backend, on_every_fast_backend
+from tests.support import BACKENDS_HERE, FAST_BACKENDS, by_night, managers, on_every_backend, on_every_fast_backend
 from warpdrive_min import CUDAEnvironmentReset, CUDALogController, CUDASampler, DataFeed, EnvWrapper
 
+on_compiled_backends = pytest.mark.parametrize(
+    "backend", [each if each.values != ("cpu",) else by_night("cpu") for each in FAST_BACKENDS]
+)
+"""The NumPy reference takes seconds for thousands of draws, and has the bits of `host`: it is nightly."""
 LEVEL = 1e-5
 """Probability that a correct sampler fails one chi-square; seeds are fixed."""
 
@@ -66,7 +70,7 @@ class Actions:
         return [torch.stack(each).cpu().numpy() for each in draws.values()]
 
 
-@on_every_fast_backend
+@on_compiled_backends
 def test_every_agent_of_every_environment_draws_from_its_own_probabilities(backend):
     """Each agent draws from its own probabilities.
 
@@ -94,7 +98,7 @@ def test_planner_draws_from_its_probabilities_whatever_the_agents_do(backend):
         assert p_value(joint, np.outer(planner, agents).ravel()) > LEVEL, agent
 
 
-@on_every_fast_backend
+@on_compiled_backends
 @pytest.mark.parametrize(("n_agents", "n_draws"), [(5, 10_000), (300, 400)], ids=["five agents", "several blocks"])
 def test_draws_scatter_as_independent_ones_do(n_agents, n_draws, backend):
     """Draws have the variance of independent ones along each axis."""
@@ -123,7 +127,7 @@ def test_blocks_do_not_change_the_draws(backend):
 # ------------------------------------------------------------------ reset
 
 
-@on_every_fast_backend
+@on_compiled_backends
 def test_pools_of_every_rank_are_drawn_evenly(backend):
     """Rows of pools are drawn evenly, for every rank.
 
