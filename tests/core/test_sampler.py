@@ -62,7 +62,7 @@ def test_uniform_draws_are_those_from_equal_weights(backend, n_envs, n_agents, c
     """Random actions are drawn without weights, and equal draws from equal ones."""
     n_draws = 5
     if is_simulated(backend):
-        n_envs, n_agents, n_draws = min(n_envs, 2), min(n_agents, 65), 2
+        n_envs, n_draws = min(n_envs, 2), 2
     drawn = {}
     for is_uniform in (True, False):
         data, sampler = sampler_of(backend, *categories, n_envs=n_envs, n_agents=n_agents, seed=3)
