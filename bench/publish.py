@@ -453,14 +453,15 @@ def run_peers(publication: Publication) -> Iterator[str]:
     """
     wanted, run = _peers(publication)
     tried: list[PeerJob] = []
-    if "step search" in publication.skipped:
+    if "step search" in publication.skipped:  # after a search, what has none cannot be measured, and says why
         tried += _skip_unsearched(publication, wanted, run)
     while todo := [job for job in _unfinished_peers(publication, wanted, run) if job not in tried]:
         tried += todo
         measured = (each for of_peer in by_peer(todo) for each in sides.measure_each(of_peer, run, publication.at_once))
         for index, (job, records, comparison) in enumerate(measured, start=1):
             theirs = search.if_not_slowed(job, records[0], run, publication.searches)
-            publication.add(records, comparison) if theirs is records[0] else publication.add([theirs])
+            is_kept = theirs is records[0]
+            publication.add(records if is_kept else [theirs], comparison if is_kept else None)
             yield f"{index}/{len(todo)} {point_name(job.case, job.point)}: {theirs.status}"
 
 

@@ -519,7 +519,7 @@ class Comparison(_Line):
     @classmethod
     def of(cls, a: Record, b: Record, log_ratios: Sequence[Sequence[float]]) -> Comparison:
         """Return the comparison of two records."""
-        one_round = {"process_noise": "noise of processes is not measured: of one round, the interval is over turns"}
+        one_round = {"process_noise": "not measured between processes: the interval of one round is over its turns"}
         return cls(
             id=f"{b.id}/{a.id}",
             run_id=a.run_id.removesuffix("-a"),

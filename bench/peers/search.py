@@ -81,7 +81,7 @@ def after_search(
 
 
 def unsearched(jobs: Sequence[PeerJob], run: Run, files: Sequence[Path]) -> list[list[PeerJob]]:
-    """Return the variants of each point that this kind of machine has not searched.
+    """Return the variants of each point whose search on this machine is incomplete.
 
     A ratio to one of them may flatter ours.
     """

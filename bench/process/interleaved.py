@@ -35,6 +35,8 @@ ROUNDS: Final[dict[Preset, int]] = {"smoke": 1, "default": 4, "full": 6, "paper"
 """Number of rounds per pair; a `Limit` replaces it."""
 ROUNDS_OF_STARTS: Final[dict[Preset, int]] = {"smoke": 2, "default": 4, "full": 6, "paper": 3}
 """The same if a round is a process of each side, of many seconds; a ratio needs two."""
+START_S: Final = 6.0
+"""Typical time to start, set up and check both sides of a round, s."""
 OUT_OF_MEMORY: Final = "Memory"
 """Part of the name of each out-of-memory error of all libraries."""
 
@@ -183,7 +185,7 @@ def measure_all(
     Args:
         todo: The sides.
         preset: Lengths of blocks and number of rounds.
-        say: Gets a progress line for each pair, with the remaining minutes.
+        say: Gets a line with the number of rounds, and one for each pair, with the remaining minutes.
         outputs: Output files; pairs in them are not measured again.
         at_once: Maximum number of rounds that are set up at once, see `measure_rounds`.
         limit: End of a pair's rounds; None: the preset's number. A pair that it, or a signal, cuts short is returned,
@@ -206,10 +208,11 @@ def measure_all(
         for record in (each for pair in finished.values() for each in (pair.a, pair.b)):
             if record.run_id in of_this_checkout:
                 require_one_code(record, state)
-    if missing:
-        say(_size([todo[index] for index in missing], preset, limit))
+    left = [todo[index] for index in missing]
+    if left:
+        say(_size(left, preset, limit))
     done, start = set[int](), time.monotonic()
-    measured = measure_rounds([todo[index] for index in missing], preset, at_once, say, limit)
+    measured = measure_rounds(left, preset, at_once, say, limit)
     try:
         for n_done, (place, got) in enumerate(measured, start=1):
             index = missing[place]
@@ -240,10 +243,6 @@ def measure_all(
     return found
 
 
-START_S: Final = 6.0
-"""Typical time to start, set up and check both sides of a round, s."""
-
-
 def _size(todo: Sequence[tuple[Side, Side]], preset: Preset, limit: Limit | None) -> str:
     """Return the number of pairs and rounds, and a rough duration.
 
@@ -251,7 +250,7 @@ def _size(todo: Sequence[tuple[Side, Side]], preset: Preset, limit: Limit | None
     """
     rounds = [_n_rounds(a, preset, limit) for a, _ in todo]
     most = sum(rounds)
-    fewest = sum(min(limit.fewest, n) for n in rounds) if limit and limit.rounds and limit.fewest else most
+    fewest = sum(min(n, (limit and limit.fewest) or n) for n in rounds)
     size = f"{plural(len(todo), 'pair')} in {plural(most, 'round')}" + f", {fewest} if all are quiet" * (fewest < most)
     left_s = limit.end - time.monotonic() if limit else math.inf
     if left_s <= 0 or any(a.case.scope == "startup" for a, _ in todo):
@@ -408,16 +407,17 @@ def _run_batch(batch: Sequence[Round], limit: Limit | None) -> None:
 
     When the time is over, or on a signal, rounds that are not timed yet end at once.
     """
-    timed, ending, is_ending = list[Round](), list[Future[None]](), False
+    timed = list[Round]()
+    ending: list[Future[None]] | None = None
     with ThreadPoolExecutor(len(batch)) as pool:
 
         def finish(error: BaseException) -> None:
-            nonlocal is_ending
+            nonlocal ending
             for each in batch:
                 if each not in timed:
                     each.close(error)
-            if not is_ending:  # else a signal came while they ended
-                is_ending = True
+            if ending is None:  # else a signal came while they ended
+                ending = []
                 ending.extend(pool.submit(each.finish) for each in timed)
             for part in ending:
                 part.result()

@@ -329,12 +329,12 @@ def _signals(*, once: bool, talks: bool) -> Iterator[list[int]]:
 
 def _say_start(trainer: Trainer, plan: Plan) -> None:
     settings, size = trainer.config.trainer, trainer.config.population.size
-    of_each, by_member = (f"{size:,} members of ", " a member") if size is not None else ("", "")
+    of_each = f"{size:,} members of " if size is not None else ""
     n_ranks = trainer.world.size
     of_ranks = f"{n_ranks:,} ranks of " if n_ranks > 1 else ""
     say(
         f"{plan.env_name}: backend {settings.env_backend}, {of_ranks}{of_each}{settings.num_envs:,} environments, "
-        f"{trainer.n_iterations:,} iterations of {trainer.steps_per_iteration:,} env steps{by_member}, "
+        f"{trainer.n_iterations:,} iterations of {trainer.steps_per_iteration:,} {_unit_of_steps(trainer)}, "
         f"seed {trainer.seed}"
     )
     if plan.checkpoint is not None:
@@ -344,6 +344,10 @@ def _say_start(trainer: Trainer, plan: Plan) -> None:
     for key, end in trainer.config.early_zeros(n_steps).items():
         do = "stretch its points, or lower trainer.num_episodes"
         say(f"{key} is 0 from env step {end:,.0f} to the run's last, {n_steps:,}{of_all}; {do}")
+
+
+def _unit_of_steps(trainer: Trainer) -> str:
+    return "env steps a member" if isinstance(trainer, PopulationTrainer) else "env steps"
 
 
 def _say_end(trainer: Trainer, plan: Plan, is_stopped: bool) -> None:
@@ -363,9 +367,8 @@ def _say_end(trainer: Trainer, plan: Plan, is_stopped: bool) -> None:
         if least is not None:
             say(f"{len(trainer.reached_at):,} of {n_members:,} members reached the target return")
     all_of = "" if trainer.is_finished or is_stopped else "the run's "
-    by_member = " a member" if isinstance(trainer, PopulationTrainer) else ""
-    done = f"{trainer.iteration:,} of {all_of}{trainer.n_iterations:,} iterations, {trainer.env_steps:,} env steps"
-    say(f"{why} after {done}{by_member}; checkpoint saved")
+    steps = f"{trainer.env_steps:,} {_unit_of_steps(trainer)}"
+    say(f"{why} after {trainer.iteration:,} of {all_of}{trainer.n_iterations:,} iterations, {steps}; checkpoint saved")
     if is_stopped:
         return  # the stop message shows the resume command
     env = plan.env_option.removeprefix(" -e")

@@ -35,7 +35,7 @@ CARD_FACTORS = (1, 10, 100)
 LEAST_S = 0.2
 """Minimum duration of a measurement, s."""
 QUIET_S = 10.0
-"""Longest time without a line of progress outside a terminal, s, between two configs."""
+"""Time after which a finished config prints a line of progress, outside a terminal, s."""
 STYLES = {"passed": "green", "failed": "bold red", "skipped": "dim"}
 
 Finding = tuple[Subject, Result]
@@ -106,12 +106,11 @@ def validate(
         findings += found
         if card and not any(result.status == "failed" for _, result in found):
             speeds += _speeds(on_backend[0])
-    states = {} if backend else backends.availability()
-    notes = [f"backend {name} is {state}" for name, state in states.items() if not state.available]
+    notes = list[str]()
     if len(asked) < len(SIMULATED) and any(map(_is_simulated, chosen)):
-        notes.insert(
-            0, "Numba's simulator is slow and runs fewer environments and steps; set --envs and --steps for more"
-        )
+        notes.append("Numba's simulator is slow and runs fewer environments and steps; set --envs and --steps for more")
+    states = {} if backend else backends.availability()
+    notes += [f"backend {name} is {state}" for name, state in states.items() if not state.available]
     _show(console, path, cls.__name__, findings, speeds, notes)
     if json_file is not None:
         report = _report(path, cls.__name__, findings, speeds)
