@@ -4,12 +4,30 @@
 #include "agent.cuh"
 #include "keys.cuh"
 
-WD_FN int column_of(float position) { return wd_min(static_cast<int>(position * INV_CELL_LENGTH), CELLS_PER_SIDE - 1); }
+// Returns how many cells a side has for `n` agents in the game, so that a cell has as many of them, on average, as with all.
+// A search then covers about nine cells, not several rings of almost empty ones. No result depends on it.
+WD_FN int cells_per_side_for(int n) {
+  const float share = wd_clip(static_cast<float>(n) / static_cast<float>(N_AGENTS), 0.f, 1.f);
+  const int side = static_cast<int>(static_cast<float>(CELLS_PER_SIDE) * sqrtf(share) + 0.5f);
+  return side < 1 ? 1 : side;
+}
 
-WD_FN int cell_at(float x, float y) { return column_of(y) * CELLS_PER_SIDE + column_of(x); }
+struct Grid {
+  int side;  // cells
+  float cell_length, inv_cell_length;
 
-// Number of columns or rows below a bound, which may be outside the grid.
-WD_FN int columns_below(int bound) { return bound < 0 ? 0 : wd_min(bound, CELLS_PER_SIDE); }
+  WD_METHOD int column_of(float position) const {
+    return wd_min(static_cast<int>(position * inv_cell_length), side - 1);
+  }
+  WD_METHOD int cell_at(float x, float y) const { return column_of(y) * side + column_of(x); }
+
+  // Number of columns or rows below a bound, which may be outside the grid.
+  WD_METHOD int columns_below(int bound) const { return bound < 0 ? 0 : wd_min(bound, side); }
+};
+
+WD_FN Grid grid_with(int side) {
+  return {side, GRID_LENGTH / static_cast<float>(side), static_cast<float>(side) / GRID_LENGTH};
+}
 
 struct WD_ALIGN(8) Position {
   float x, y;
@@ -19,8 +37,8 @@ struct WD_ALIGN(8) Position {
 // says of them to `nearest`; missing ones are NOBODY. Among agents exactly as far as the farthest one taken, the lowest
 // ids win.
 //
-// `Agents` provides the agents by slot, sorted by cell: `position(slot)`, `id(slot)`, `found(slot)`, `is_seen(slot)` and
-// `tags(slot)`, and `first(cell)`, the first slot of a cell. Without GRID_SEARCH slots are ids.
+// `Agents` provides the agents by slot, sorted by cell of `grid()`: `position(slot)`, `id(slot)`, `found(slot)`,
+// `is_seen(slot)` and `tags(slot)`, and `first(cell)`, the first slot of a cell. Without GRID_SEARCH slots are ids.
 template <class Agents>
 struct Search {
   const Agents agents;
@@ -42,12 +60,13 @@ struct Search {
   // that cell.
   template <class Look>
   WD_METHOD void look_around(int ring, const Look& look) const {
-    const int column = column_of(x), row = column_of(y), end = columns_below(row + ring + 1);
-    for (int at = columns_below(row - ring); at < end; ++at) {
+    const Grid grid = agents.grid();
+    const int column = grid.column_of(x), row = grid.column_of(y), end = grid.columns_below(row + ring + 1);
+    for (int at = grid.columns_below(row - ring); at < end; ++at) {
       const bool is_whole = ring == 1 || at == row - ring || at == row + ring;  // else the two outer cells
       for (int from = column - ring; from <= column + ring; from += is_whole ? 2 * ring + 1 : 2 * ring) {
-        const int to = is_whole ? column + ring : from, first = at * CELLS_PER_SIDE;
-        look(agents.first(first + columns_below(from)), agents.first(first + columns_below(to + 1)));
+        const int to = is_whole ? column + ring : from, first = at * grid.side;
+        look(agents.first(first + grid.columns_below(from)), agents.first(first + grid.columns_below(to + 1)));
       }
     }
   }
@@ -55,13 +74,14 @@ struct Search {
   // Returns a lower bound of the squared distance to agents beyond a ring. MARGIN exceeds the total rounding of positions,
   // cells and distances.
   WD_METHOD float beyond(int ring) const {
-    const int column = column_of(x), row = column_of(y);
+    const Grid grid = agents.grid();
+    const int column = grid.column_of(x), row = grid.column_of(y);
     const int left = column - ring, right = column + ring, bottom = row - ring, top = row + ring;
     float unseen = 2.f * GRID_LENGTH;
-    if (left > 0) unseen = smaller(unseen, x - static_cast<float>(left) * CELL_LENGTH);
-    if (right < CELLS_PER_SIDE - 1) unseen = smaller(unseen, static_cast<float>(right + 1) * CELL_LENGTH - x);
-    if (bottom > 0) unseen = smaller(unseen, y - static_cast<float>(bottom) * CELL_LENGTH);
-    if (top < CELLS_PER_SIDE - 1) unseen = smaller(unseen, static_cast<float>(top + 1) * CELL_LENGTH - y);
+    if (left > 0) unseen = smaller(unseen, x - static_cast<float>(left) * grid.cell_length);
+    if (right < grid.side - 1) unseen = smaller(unseen, static_cast<float>(right + 1) * grid.cell_length - x);
+    if (bottom > 0) unseen = smaller(unseen, y - static_cast<float>(bottom) * grid.cell_length);
+    if (top < grid.side - 1) unseen = smaller(unseen, static_cast<float>(top + 1) * grid.cell_length - y);
     if (unseen == 2.f * GRID_LENGTH) return 3e38f;  // there are none
     unseen -= MARGIN;
     return unseen > 0.f ? unseen * unseen : 0.f;
@@ -234,14 +254,15 @@ struct Search {
 // Returns the nearest tagger in reach of a place, the lowest id among equals, or NOBODY.
 template <class Agents>
 WD_FN int find_tagger(const Agents& agents, float x, float y) {
+  const Grid grid = agents.grid();
   const float reach = REACH + MARGIN;
-  const int left = column_of(wd_clip(x - reach, 0.f, GRID_LENGTH)), right = column_of(wd_clip(x + reach, 0.f, GRID_LENGTH));
-  const int top = column_of(wd_clip(y + reach, 0.f, GRID_LENGTH));
+  const auto column_of = [&](float position) { return grid.column_of(wd_clip(position, 0.f, GRID_LENGTH)); };
+  const int left = column_of(x - reach), right = column_of(x + reach), top = column_of(y + reach);
   int tagger = NOBODY;
   float nearest = REACH_SQUARED;
-  for (int row = column_of(wd_clip(y - reach, 0.f, GRID_LENGTH)); row <= top; ++row) {
-    const int end = agents.first(row * CELLS_PER_SIDE + right + 1);
-    for (int slot = agents.first(row * CELLS_PER_SIDE + left); slot < end; ++slot) {
+  for (int row = column_of(y - reach); row <= top; ++row) {
+    const int end = agents.first(row * grid.side + right + 1);
+    for (int slot = agents.first(row * grid.side + left); slot < end; ++slot) {
       const Position other = agents.position(slot);
       const float distance = squared(other.x - x, other.y - y);
       const bool is_nearer =

@@ -40,7 +40,8 @@ struct Crowd {
   alignas(16) float slot_y[LISTED_ENVS][LISTED];
   int n_listed[LISTED_ENVS];                               // their number
   unsigned short slot_agent[SORTED_ENVS][SORTED_AGENTS];   // agents sorted by cell; or by id, those in the game first
-  int cell_start[SORTED_ENVS][N_CELLS + 2];                // their first slots; the last cell is for those out of the game
+  Grid grid[SORTED_ENVS];                                  // the cells of agents in the game; N_CELLS is for the others
+  int cell_start[SORTED_ENVS][N_CELLS + 2];                // their first slots
   int n_tagged[ENVS_PER_BLOCK];
   int timestep[ENVS_PER_BLOCK];
   float progress[ENVS_PER_BLOCK];  // elapsed share of the episode
@@ -354,7 +355,7 @@ WD_FN void add_up(int* numbers, int n) {
 WD_FN void sort_by_cell(Crowd& crowd, int n_envs, bool all) {
   const auto cell_of = [&](int local, int agent) {
     const bool plays = is_set(crowd, PLAYS, local, agent);
-    return plays ? cell_at(crowd.feature[X][local][agent], crowd.feature[Y][local][agent]) : N_CELLS;
+    return plays ? crowd.grid[local].cell_at(crowd.feature[X][local][agent], crowd.feature[Y][local][agent]) : N_CELLS;
   };
   for (int item = WD_THREAD; item < ENVS_PER_BLOCK * (N_CELLS + 2); item += WD_STRIDE) crowd.cell_start[0][item] = 0;
   WD_SYNC();
@@ -380,6 +381,7 @@ struct Sorted {
   WD_METHOD Position position(int slot) const {
     return {crowd.feature[X][local][id(slot)], crowd.feature[Y][local][id(slot)]};
   }
+  WD_METHOD Grid grid() const { return crowd.grid[local]; }
   WD_METHOD int id(int slot) const { return crowd.slot_agent[local][slot]; }
   WD_METHOD int found(int slot) const { return id(slot); }
   WD_METHOD bool is_seen(int) const { return true; }
@@ -554,6 +556,7 @@ WD_FN void start(Crowd& crowd, int n_envs, float (*loc_x)[N_AGENTS], float (*loc
     num_runners[env] = N_AGENTS - N_TAGGERS;
     _timestep_[env] = 0;
     crowd.progress[local] = 0.f;
+    if (GRID_SEARCH) crowd.grid[local] = grid_with(CELLS_PER_SIDE);
     _episode_[env] += 1;
     show_padding(crowd, local);
   }
@@ -580,6 +583,7 @@ WD_KERNEL(step)(float (*loc_x)[N_AGENTS], float (*loc_y)[N_AGENTS], float (*spee
     crowd.timestep[local] = timestep;
     crowd.progress[local] = static_cast<float>(timestep) / static_cast<float>(EPISODE_LENGTH);
     crowd.n_tagged[local] = 0;
+    if (GRID_SEARCH) crowd.grid[local] = grid_with(cells_per_side_for(num_runners[env] + N_TAGGERS));
     show_padding(crowd, local);
   }
   WD_EACH_AGENT(local, env, agent) {

@@ -58,7 +58,7 @@ WD_FN void place_features(float (*features)[N_SEEN], int slot, const Seen& seen)
 
 // Agents out of the game share a cell with those of near ids, whose rows are near, too.
 WD_FN int cell_of(int agent, bool in_game, float x, float y) {
-  return in_game ? cell_at(x, y) : N_CELLS + agent / ((N_AGENTS + OUT_CELLS - 1) / OUT_CELLS);
+  return in_game ? grid_with(CELLS_PER_SIDE).cell_at(x, y) : N_CELLS + agent / ((N_AGENTS + OUT_CELLS - 1) / OUT_CELLS);
 }
 
 // Counts an agent in its cell; returns how many came before. A warp counts those of a cell at once, as thousands that are
@@ -192,6 +192,7 @@ struct Sorted {
 
   WD_METHOD Seen seen(int slot) const { return wd_load<Seen>(features[slot]); }
   WD_METHOD Position position(int slot) const { return wd_load<Position>(positions[slot]); }
+  WD_METHOD Grid grid() const { return grid_with(CELLS_PER_SIDE); }
   WD_METHOD int id(int slot) const { return __float_as_int(features[slot][ID]); }
   WD_METHOD int found(int slot) const { return slot; }
   WD_METHOD bool is_seen(int slot) const { return GRID_SEARCH || features[slot][IN_GAME] != 0.f; }

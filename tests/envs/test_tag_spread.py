@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from envs import CartPole, TagContinuous, TagGridWorld
 from envs.tag_continuous import env as tag_continuous
 from tests.agreement import assert_same_bits, free_run, start
-from tests.envs.builders import crowd, read
+from tests.envs.builders import crowd, read, step, write
 from tests.support import is_simulated, on_backends
 from warpdrive_min.errors import ConfigError
 
@@ -93,6 +94,24 @@ def test_agents_in_one_place_see_what_the_reference_sees(case, backend):
         assert want["num_runners"].item() == n_runners
         for wrapper in pair:
             wrapper.step()
+
+
+@on_backends("n_runners", [0, 1, 20, 200], numba=[1], host=[1, 20])
+def test_few_agents_in_the_game_see_what_the_reference_sees(n_runners, backend):
+    """A grid of fewer cells, for fewer agents in the game, gives the same bits."""
+    n_agents = 24 if is_simulated(backend) else 400
+    settings = crowd(n_agents, num_other_agents_observed=10, num_acceleration_levels=2, num_turn_levels=2)
+    pair = [start("tag_continuous", settings, each, 2, exact=True, auto_reset=True) for each in (backend, "cpu")]
+    is_tagger = pair[0].env.agent_types == 1
+    is_left = is_tagger | (np.cumsum(~is_tagger) <= n_runners)
+    for wrapper in pair:
+        write(wrapper, "still_in_the_game", is_left)
+        write(wrapper, "num_runners", is_left.sum() - is_tagger.sum())
+    for n in range(8):  # an episode ends after the sixth
+        for wrapper in pair:
+            step(wrapper, np.full((2, n_agents, 2), n % 3))
+        got, want = ({key: read(each, key) for key in ("observations", "rewards", "num_runners")} for each in pair)
+        assert_same_bits(got, want)
 
 
 # ------------------------------------------------------------------ choice of kernels
