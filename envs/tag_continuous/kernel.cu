@@ -583,7 +583,8 @@ WD_KERNEL(step)(float (*loc_x)[N_AGENTS], float (*loc_y)[N_AGENTS], float (*spee
     crowd.timestep[local] = timestep;
     crowd.progress[local] = static_cast<float>(timestep) / static_cast<float>(EPISODE_LENGTH);
     crowd.n_tagged[local] = 0;
-    if (GRID_SEARCH) crowd.grid[local] = grid_with(cells_per_side_for(num_runners[env] + N_TAGGERS));
+    if (GRID_SEARCH)  // few cells help the search for neighbours, and slow that for taggers a little
+      crowd.grid[local] = grid_with(WD_OBSERVED ? cells_per_side_for(num_runners[env] + N_TAGGERS) : CELLS_PER_SIDE);
     show_padding(crowd, local);
   }
   WD_EACH_AGENT(local, env, agent) {
