@@ -44,7 +44,7 @@ from .evidence import (
     point_key,
     position,
 )
-from .pairing import caveats, is_file, ns_column, pair_records
+from .pairing import caveat_lines, is_file, ns_column, pair_records
 
 SAME: Final = 0.01
 """Largest difference of sides that count as the same, as a fraction."""
@@ -168,7 +168,8 @@ def compare(
     require_writable(out, "--out")
     found, refused = _sides(a, b, axis, choice, run_id, outputs)
     _say_all("left out", [*found.skipped, *refused])
-    _say_all("unreliable times", [f"{pair.name}: {each}" for pair in found.pairs for each in caveats(pair)])
+    for line in caveat_lines(found.pairs):
+        say(line)
     if not found.pairs and not found.failed:
         raise (NotComparable if refused else NothingMeasured)(
             "compare: no point is on both sides; choose sides that share points"

@@ -46,7 +46,7 @@ from . import untimed
 from .calibration import CALIBRATIONS, Calibration, noise, read, store
 from .evidence import Estimate, Evidence, Judgement, check_allowed, key, mismatches, name_of, position
 from .outcomes import KIND_OF_CODE, Report, run_page
-from .pairing import caveats, is_file, pair_records
+from .pairing import caveat_lines, is_file, pair_records
 from .sequential import FALSE_ALARMS, FEWEST_ROUNDS, MOST_ROUNDS, is_below, is_decided, p_slower, smallest_found
 
 THRESHOLD: Final = 0.015
@@ -297,7 +297,7 @@ def from_records(
     report.add("not comparable", *refused)
     report.notes += sorted({f"allowed mismatch: {each}" for pair in pairs for each in pair.mismatched})
     pairs = [pair for pair in pairs if key(pair.a) in expected & there]
-    report.notes += [f"unreliable times: {pair.name}: {each}" for pair in pairs for each in caveats(pair)]
+    report.notes += caveat_lines(pairs)
     unreliable = before.unreliable | now.unreliable
     judge_into(report, [pair for pair in pairs if key(pair.a) not in unreliable], calibrations)
     report.rows += [_undecided(pair, unreliable[key(pair.a)]) for pair in pairs if key(pair.a) in unreliable]
@@ -357,7 +357,7 @@ def judge_rounds(report: Report, seen: PairResults, choice: Choice) -> None:
         what = f"not measured: {len(seen.missing)} of {len(seen.missing) + len(seen.pairs)} points"
         report.add("left out", f"{what} ({', '.join(seen.missing)}); --resume {choice.run_id} continues")
         report.n_missing += len(seen.missing)
-    report.notes += [f"unreliable times: {pair.name}: {each}" for pair in seen.pairs for each in caveats(pair)]
+    report.notes += caveat_lines(seen.pairs)
     judge_into(report, seen.pairs, choice.calibrations, choice.most_rounds)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,6 +12,7 @@ from ..core.stats import median
 from ..process.checkouts import WORKING_TREE
 from ..process.interleaved import Pair
 from ..show.columns import Column, signs
+from ..show.labels import plural
 from .evidence import Judgement, Key, check_allowed, disturbances, mismatches, name_of, remarks
 
 
@@ -42,6 +43,19 @@ def caveats(pair: Pair) -> list[str]:
     of_sides = [f"side {letter}: {each}" for letter, side in (("A", pair.a), ("B", pair.b)) for each in remarks(side)]
     turns_alone = list(pair.comparison.unread.values()) if pair.comparison else []
     return disturbances(pair.a) + of_sides + turns_alone
+
+
+def caveat_lines(pairs: Iterable[Pair]) -> list[str]:
+    """Return a line for each group of pairs with the same caveats."""
+    names: dict[str, list[str]] = {}
+    for pair in pairs:
+        if texts := caveats(pair):
+            names.setdefault("; ".join(texts), []).append(pair.name)
+    lines = []
+    for said, (first, *others) in names.items():
+        group = f"{first} and {plural(len(others), 'other point')}" if others else first
+        lines.append(f"unreliable times: {group}: {said}")
+    return lines
 
 
 Judged = TypeVar("Judged", bound=Judgement[Any])

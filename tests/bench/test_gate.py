@@ -25,6 +25,7 @@ from bench.judge.calibration import Calibration, NoiseFloor
 from bench.judge.evidence import Evidence, name_of
 from bench.judge.gate import THRESHOLD, from_records, judge, report_on
 from bench.judge.outcomes import Report
+from bench.judge.pairing import caveat_lines
 from bench.process import interleaved
 from bench.process.local import run_points
 from bench.process.rounds import Round
@@ -587,3 +588,13 @@ def test_annotation_escapes_what_github_reads():
     """Annotations escape percent signs and line breaks."""
     report = Report(baseline="", threshold=0.03, problems=[("broken", "100 %\nwrong")])
     assert report.annotations() == ["::error title=bench gate%3A broken::100 %25%0Awrong"]
+
+
+def test_pairs_with_the_same_caveats_share_a_line():
+    """A gate of many points is read by people."""
+    warm_ups = {"a": {"settled": False, "cap_s": 0.1}, "b": {}, "c": {"settled": False, "cap_s": 0.1}}
+    times = [1.0, 2.0]
+    pairs = [replace(pair_of(times, times, warm_up=warm_up), name=name) for name, warm_up in warm_ups.items()]
+    (line,) = caveat_lines(pairs)
+    assert line.startswith("unreliable times: a and 1 other point: side A: times did not stabilise")
+    assert "; side B: times did not stabilise" in line
