@@ -459,7 +459,8 @@ def run_peers(publication: Publication) -> Iterator[str]:
         tried += todo
         measured = (each for of_peer in by_peer(todo) for each in sides.measure_each(of_peer, run, publication.at_once))
         for index, (job, records, comparison) in enumerate(measured, start=1):
-            theirs = search.if_not_slowed(job, records[0], run, publication.searches)
+            theirs = search.if_searched(job, records[0], wanted, run, publication.searches)
+            theirs = search.if_not_slowed(job, theirs, run, publication.searches)
             is_kept = theirs is records[0]
             publication.add(records if is_kept else [theirs], comparison if is_kept else None)
             yield f"{index}/{len(todo)} {point_name(job.case, job.point)}: {theirs.status}"

@@ -371,6 +371,17 @@ def test_peer_whose_settings_are_not_searched_is_skipped(peers_here, tmp_path):
     assert "cleanrl" not in str(read_manifest(folder_in(tmp_path)).skipped), "it was measured by the other file"
 
 
+def test_peer_that_starts_only_after_the_search_is_not_measured_at_any_setting(peers_here, tmp_path, monkeypatch):
+    """Its first setting would pass for the fastest one."""
+    (file,) = (tmp_path / "searches").iterdir()
+    file.unlink()
+    monkeypatch.setattr(search, "_versions", lambda job, run: None)
+    assert peers_here({}) == peers_here.variants[:1]
+    (theirs,) = read_all([folder_in(tmp_path) / RECORDS])
+    assert theirs.status == "failed"
+    assert "search them, then measure it again" in str(theirs.reason)
+
+
 def test_rounds_on_a_busy_host_leave_no_record_of_ours(peers_here, tmp_path, monkeypatch):
     """Ours was measured on that host, too."""
     slowed = {"status": "failed", "reason": "slowed"}
