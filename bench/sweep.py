@@ -123,7 +123,8 @@ def command(
         records = _with_progress(todo, n, context, file, runner, PACE[preset])
     if resume:
         records = read_existing(file)[0]
-    _show(records)
+    shown = [record for record in records if record.case in TABLES.get(preset, ())] or records
+    _show(shown)
     say(documents.counts(records, n_left_out))
     say(f"records: {file}")
     machines = by_machine(record for record in records if record.is_evidence) if plot else {}
@@ -133,6 +134,8 @@ def command(
             say(line)
     if preset is PresetName.smoke:
         say("preset smoke only tests that every case runs: its times are too short to compare")
+        if len(shown) < len(records):
+            say(f"tables of the other cases: {_command('table', file)}")
     elif warning := doubtful(records):
         say(warning)
     say(f"next, all of it on one page: {_command('report', file)}")
@@ -151,6 +154,8 @@ PACE: Final = {
 """Mean duration of a point: on two CPU cores for smoke, on a GPU for the others."""
 FIGURES: Final = {PresetName.smoke: ("throughput",)}
 """Charts that a preset draws, where not all: its points are too few for the others."""
+TABLES: Final = {PresetName.smoke: ("env_step",)}
+"""Cases whose tables a preset prints, where not all: its times say little. Without points of them it prints all."""
 
 
 def _trace(todo: Sequence[Job], folder: Path) -> None:

@@ -192,6 +192,18 @@ def test_command_line_sweeps_records_and_draws(tmp_path, monkeypatch):
     assert said.splitlines()[-1] == f"next, all of it on one page: python -m bench report {file}"
 
 
+def test_smoke_prints_the_table_of_one_case(monkeypatch, tmp_path):
+    """Its times say little, and twenty tables hide the summary."""
+    monkeypatch.delenv("NOX_CURRENT_SESSION", raising=False)
+    monkeypatch.setitem(sweep.TABLES, "smoke", ("launch",))
+    words = ["run", "--preset", "smoke", "--backend", "cpu", "--no-plot", "--out", tmp_path, "--case", "shuffle"]
+    assert "Case shuffle." in bench(*words), "the only table"
+    said = bench(*words, "--case", "launch")
+    assert "Case launch." in said
+    assert "Case shuffle." not in said
+    assert "tables of the other cases: python -m bench table " in said
+
+
 def test_points_of_a_missing_backend_are_counted(monkeypatch, tmp_path):
     """If no backend is available, nothing is measured."""
     states = dict.fromkeys(sweep.availability(), Availability(False, "no compiler", "install one"))
