@@ -40,6 +40,8 @@ EPSILON: Final = 1e-10
 """Offset of the top speed, which is a divisor and may be 0."""
 MAX_AGENTS: Final = 2**20
 """Largest number of agents; kernels are checked against the reference up to it."""
+MIN_GRID_LENGTH: Final = 1e-9
+"""Smallest side: kernels divide by it, in float32."""
 MAX_GRID_LENGTH: Final = 1e9
 """Largest side: kernels place agents out of the game far outside the square."""
 
@@ -76,14 +78,14 @@ class TagContinuousConfig(Config):
     """Agents that tag."""
     num_runners: AgentCount = 10
     """Agents that are tagged."""
-    grid_length: Annotated[float, Field(gt=0, le=MAX_GRID_LENGTH)] = 10.0
+    grid_length: Annotated[float, Field(ge=MIN_GRID_LENGTH, le=MAX_GRID_LENGTH)] = 10.0
     """Side of the square, length."""
     episode_length: PositiveInt = 100
     """Steps until truncation."""
     starting_location_x: Sequence[float] | None = None
-    """Start of each agent, length; None: see ``start``."""
+    """Start of each agent in the square, length; None: see ``start``."""
     starting_location_y: Sequence[float] | None = None
-    """Start of each agent, length; None: see ``start``."""
+    """Start of each agent in the square, length; None: see ``start``."""
     starting_directions: Sequence[float] | None = None
     """Start direction of each agent, rad; None: see ``start``."""
     start: Start = "random"
@@ -149,6 +151,9 @@ class TagContinuousConfig(Config):
         for name in ("starting_location_x", "starting_location_y", "starting_directions"):
             n_given = len(getattr(self, name) or [None] * n_agents)
             require(n_given == n_agents, name, f"must have one entry for each of n_agents = {n_agents}", n_given)
+        for name in ("starting_location_x", "starting_location_y"):
+            outside = [place for place in getattr(self, name) or () if not 0 <= place <= self.grid_length]
+            require(not outside, name, f"must be from 0 to grid_length = {self.grid_length:g}", *outside[:1])
 
     @property
     def n_agents(self) -> int:
