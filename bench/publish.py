@@ -459,11 +459,15 @@ def run_peers(publication: Publication) -> Iterator[str]:
         tried += todo
         measured = (each for of_peer in by_peer(todo) for each in sides.measure_each(of_peer, run, publication.at_once))
         for index, (job, records, comparison) in enumerate(measured, start=1):
-            theirs = search.if_searched(job, records[0], wanted, run, publication.searches)
-            theirs = search.if_not_slowed(job, theirs, run, publication.searches)
+            name = point_name(job.case, job.point)
+            if search.is_untested(job, records[0], wanted, run, publication.searches):
+                publication.skipped[name] = UNSEARCHED
+                yield f"{index}/{len(todo)} {name}: skipped: {UNSEARCHED}"
+                continue
+            theirs = search.if_not_slowed(job, records[0], run, publication.searches)
             is_kept = theirs is records[0]
             publication.add(records if is_kept else [theirs], comparison if is_kept else None)
-            yield f"{index}/{len(todo)} {point_name(job.case, job.point)}: {theirs.status}"
+            yield f"{index}/{len(todo)} {name}: {theirs.status}"
 
 
 def _skip_unsearched(publication: Publication, wanted: Sequence[PeerJob], run: sides.Run) -> list[PeerJob]:
@@ -507,7 +511,10 @@ def _peers(publication: Publication) -> tuple[list[PeerJob], sides.Run]:
     return here, run
 
 
-UNSEARCHED: Final = "its version's settings are not searched on this kind of machine; run without `--skip search`"
+UNSEARCHED: Final = (
+    "its version's settings are not searched on this kind of machine; run without `--skip search`, and remove records "
+    "of a search in which all failed"
+)
 """Reason to skip a peer's point."""
 PEER_TIMEOUT_S: Final = 600.0
 """Timeout of a peer's answer, s."""

@@ -103,17 +103,22 @@ def failure_reason(record: Record, records: Sequence[Record]) -> str:
     return f"{record.reason}; fastest variant that passed: {max(passed, key=speed_of).point['variant']}"
 
 
-def if_searched(job: PeerJob, record: Record, jobs: Sequence[PeerJob], run: Run, files: Sequence[Path]) -> Record:
-    """Return a point's record, as failed if the search of its variants, all of ``jobs``, is incomplete.
+def is_untested(job: PeerJob, record: Record, jobs: Sequence[PeerJob], run: Run, files: Sequence[Path]) -> bool:
+    """True if a point has a ratio to a variant that may not be the fastest.
 
     A peer that could not start when it should be searched may start later.
+
+    Args:
+        job: The point.
+        record: Its record.
+        jobs: All points, and so all its variants.
+        run: Settings.
+        files: Files of the searches.
     """
     group = next(each for each in groups(jobs) if job in each)
-    lacks = is_searched(group) and _lacking(group, _found(group, record.notes.get("versions", {}), run, files))
-    if not record.is_evidence or not lacks:
-        return record
-    reason = f"{job.peer.name}: could not start when its settings were searched: search them, then measure it again"
-    return record.model_copy(update={"status": "failed", "reason": reason})
+    found = _found(group, record.notes.get("versions", {}), run, files)
+    has_search = not _lacking(group, found) and any(each.is_evidence for each in found)
+    return record.is_evidence and is_searched(group) and not has_search
 
 
 def if_not_slowed(job: PeerJob, record: Record, run: Run, files: Sequence[Path]) -> Record:

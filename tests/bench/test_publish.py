@@ -22,6 +22,7 @@ from bench.peers import search, sides
 from bench.peers.command import chosen
 from bench.process import interleaved, local
 from bench.process.worker import WorkerError
+from bench.publish import UNSEARCHED
 from bench.show import sets
 from bench.show.sets import (
     COMPARISONS,
@@ -363,7 +364,7 @@ def test_peer_whose_settings_are_not_searched_is_skipped(peers_here, tmp_path):
     file.write_text("".join(lines[1:]))
     assert peers_here({}, exits=0) == []
     skipped = read_manifest(folder_in(tmp_path)).skipped
-    assert [reason for name, reason in skipped.items() if "cleanrl" in name] == [publish.UNSEARCHED]
+    assert [reason for name, reason in skipped.items() if "cleanrl" in name] == [UNSEARCHED]
     file.write_text("".join(lines))
     assert peers_here({}, exits=0) == peers_here.variants[:1]
     file.write_text("".join(lines[1:]))
@@ -371,15 +372,28 @@ def test_peer_whose_settings_are_not_searched_is_skipped(peers_here, tmp_path):
     assert "cleanrl" not in str(read_manifest(folder_in(tmp_path)).skipped), "it was measured by the other file"
 
 
-def test_peer_that_starts_only_after_the_search_is_not_measured_at_any_setting(peers_here, tmp_path, monkeypatch):
-    """Its first setting would pass for the fastest one."""
+@pytest.mark.parametrize("search_failed", [False, True])
+def test_ratio_to_a_peer_without_a_search_is_not_kept(peers_here, tmp_path, monkeypatch, search_failed):
+    """A first setting does not pass for the fastest one.
+
+    After a search the set is complete.
+    """
     (file,) = (tmp_path / "searches").iterdir()
+    searched, first = read_all([file]), peers_here.variants[0]
     file.unlink()
-    monkeypatch.setattr(search, "_versions", lambda job, run: None)
-    assert peers_here({}) == peers_here.variants[:1]
-    (theirs,) = read_all([folder_in(tmp_path) / RECORDS])
-    assert theirs.status == "failed"
-    assert "search them, then measure it again" in str(theirs.reason)
+    with monkeypatch.context() as patch:
+        if search_failed:
+            for each in searched:
+                append(file, each.model_copy(update={"status": "failed", "reason": "Died"}))
+        else:
+            patch.setattr(search, "_versions", lambda job, run: None)
+        assert peers_here({}, exits=0) == [first]
+        assert UNSEARCHED in read_manifest(folder_in(tmp_path)).skipped.values()
+    file.unlink(missing_ok=True)
+    for place, each in enumerate(searched):  # now the last one is the fastest
+        append(file, each.model_copy(update={"metrics": {**each.metrics, "total_s": metric(100.0 - place)}}))
+    assert peers_here({}, exits=0) == [peers_here.variants[-1]]
+    assert "cleanrl" not in str(read_manifest(folder_in(tmp_path)).skipped)
 
 
 def test_rounds_on_a_busy_host_leave_no_record_of_ours(peers_here, tmp_path, monkeypatch):
