@@ -651,6 +651,7 @@ def test_evaluate_shows_a_table(trained):
     result = run("evaluate", folder / "checkpoints" / "best", "--episodes", "4", "--sampled", "--backend", "cpu")
     assert "environment CartPole" in result.output
     assert "greedy False" in result.output
+    assert "4 episodes of at most 20 steps, sampled actions" in result.output
     assert "standard error" in result.output
     assert "shared" in result.output
 

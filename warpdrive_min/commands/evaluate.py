@@ -57,6 +57,10 @@ def evaluate(
         given: tuple[Any, ...] = (trained.policies, trained.layout, episodes, not sampled, seed)
         how = {"backend": chosen, "seed": seed, "greedy": not sampled}
         about = {**_about(trained), **how, **({} if member is None else {"member": member})}
+        if not as_json:
+            say(", ".join(f"{key} {value}" for key, value in about.items()))
+            actions = "sampled actions" if sampled else "greedy actions (with --sampled they are drawn, as in training)"
+            say(f"{episodes:,} episodes of at most {wrapper.episode_length:,} steps, {actions}")
         as_graph = trained.run_config.trainer.mode != "eager"
         scores = evaluation.evaluate(wrapper, trained.models, *given, as_graph=as_graph)
     if is_whole:
@@ -65,7 +69,6 @@ def evaluate(
     if as_json:
         echo(json.dumps(about | {"policies": {name: asdict(s) for name, s in scores.items()}}))
         return
-    say(", ".join(f"{key} {value}" for key, value in about.items()))
     console.print(_table("policy", {(name,): score for name, score in scores.items()}))
 
 
@@ -82,7 +85,6 @@ def _print_members(
         ]
         echo(json.dumps({**about, "best_member": best, "members": rows}))
         return
-    say(", ".join(f"{key} {value}" for key, value in about.items()))
     keys = members[0].setting
     named = {
         (str(index), str(member.seed), *(str(member.setting[key]) for key in keys)): score
