@@ -123,7 +123,10 @@ def command(
         records = _with_progress(todo, n, context, file, runner, PACE[preset])
     if resume:
         records = read_existing(file)[0]
-    shown = [record for record in records if record.case in TABLES.get(preset, ())] or records
+    if preset is PresetName.smoke:
+        say("preset smoke only tests that every case runs: its times are too short to compare")
+    some = [] if case else [record for record in records if record.case in TABLES.get(preset, ())]
+    shown = some if any(record.is_evidence for record in some) else records
     _show(shown)
     say(documents.counts(records, n_left_out))
     say(f"records: {file}")
@@ -132,11 +135,9 @@ def command(
         stem = context.run_id if len(machines) == 1 else f"{context.run_id}-{name}"
         for line in plots.listed(plots.draw(group, figures, stem=stem, names=FIGURES.get(preset, ()))):
             say(line)
-    if preset is PresetName.smoke:
-        say("preset smoke only tests that every case runs: its times are too short to compare")
-        if len(shown) < len(records):
-            say(f"tables of the other cases: {_command('table', file)}")
-    elif warning := doubtful(records):
+    if len(shown) < len(records):
+        say(f"tables of the other cases: {_command('table', file)}")
+    if preset is not PresetName.smoke and (warning := doubtful(records)):
         say(warning)
     say(f"next, all of it on one page: {_command('report', file)}")
     if any(record.status == "failed" for record in records):
@@ -147,7 +148,7 @@ OF_RECORDS: Final = ("out", "resume", "plot", "note", "ray", "at_once", "process
 """Options that have no effect without records."""
 PACE: Final = {
     PresetName.smoke: Pace(0.9),
-    PresetName.default: Pace(10.0),
+    PresetName.default: Pace(4.0),
     PresetName.full: Pace(30.0),
     PresetName.paper: Pace(8.0),
 }

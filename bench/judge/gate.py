@@ -343,6 +343,9 @@ def from_revision(report: Report, choice: Choice) -> None:
         judge_rounds(report, PairResults(missing=names), choice)
         raise
     judge_rounds(report, seen, choice)
+    if not has_rounds:
+        why = f"preset {choice.preset} has one short round, which only tests that a gate runs"
+        report.notes.append(f"{why}; a longer preset decides, or --static without a GPU")
     if outputs.files:
         report.notes.append(f"records: {choice.out / choice.run_id}-*.jsonl")
     if seen.stopped:
@@ -452,7 +455,7 @@ def judge_into(report: Report, pairs: Sequence[Pair], calibrations: Path, most_r
         found = _sensitivity(row.limit)
         if row.limit < 1:
             found = (
-                f"a slow-down of {_share(row.limit)} of any one point would have been found (of 5 gates in 4 or more)"
+                f"a slow-down of {_share(row.limit)} of any one point would have been found by four of five such gates"
             )
         report.notes.append(f"{found}; the least certain point is {row.subject}")
 

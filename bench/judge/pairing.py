@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,7 +13,6 @@ from ..core.stats import median
 from ..process.checkouts import WORKING_TREE
 from ..process.interleaved import Pair
 from ..show.columns import Column, signs
-from ..show.labels import plural
 from .evidence import Judgement, Key, check_allowed, disturbances, mismatches, name_of, remarks
 
 
@@ -46,15 +46,18 @@ def caveats(pair: Pair) -> list[str]:
 
 
 def caveat_lines(pairs: Iterable[Pair]) -> list[str]:
-    """Return a line for each group of pairs with the same caveats."""
-    names: dict[str, list[str]] = {}
+    """Return a line for each group of pairs with the same caveats.
+
+    Their numbers, such as loads, may differ.
+    """
+    groups: dict[str, list[tuple[str, str]]] = {}
     for pair in pairs:
-        if texts := caveats(pair):
-            names.setdefault("; ".join(texts), []).append(pair.name)
+        if said := "; ".join(caveats(pair)):
+            groups.setdefault(re.sub(r"[\d.]+", "", said), []).append((pair.name, said))
     lines = []
-    for said, (first, *others) in names.items():
-        group = f"{first} and {plural(len(others), 'other point')}" if others else first
-        lines.append(f"unreliable times: {group}: {said}")
+    for (name, said), *others in groups.values():
+        point = f"{len(others) + 1} points, such as {name}" if others else name
+        lines.append(f"unreliable times: {point}: {said}")
     return lines
 
 
