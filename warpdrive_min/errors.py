@@ -118,6 +118,11 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
     return f"did you mean {near[0]}?" if near else ""
 
 
+def near_or_known(name: str, names: Iterable[str]) -> str:
+    """Suggest the closest known name for an unknown one, and list all."""
+    return f"{did_you_mean(name, names)} known are {known(names)}".lstrip()
+
+
 def require_int(
     what: str, value: Any, low: int = 1, high: int = 2**31 - 1, do: str = "", error: type[WarpDriveError] = ConfigError
 ) -> int:

@@ -16,7 +16,7 @@ import typer
 from warpdrive_min.backends import BACKENDS
 from warpdrive_min.backends.numba_cuda import simulated
 from warpdrive_min.environment import Environment, supports
-from warpdrive_min.errors import BackendUnavailable, ConfigError, WarpDriveError, known, require
+from warpdrive_min.errors import BackendUnavailable, ConfigError, WarpDriveError, known, near_or_known, require
 from warpdrive_min.lazy import ImportedTable, LazyModule
 from warpdrive_min.packages import is_class_path
 from warpdrive_min.registrar import load_class
@@ -61,7 +61,7 @@ def environment_name(name: str, who: str) -> str:
     found = name.removeprefix(PREFIX)
     if found not in table:
         found = {path.rpartition(":")[2]: each for each, path in table.paths.items()}.get(name, found)
-    do = f"known are {known(table)}; give others as a path or module:Class; in `train` and `evaluate` after -e"
+    do = f"{near_or_known(name, table)}; give others as a path or module:Class; in `train` and `evaluate` after -e"
     require(found in table, who, "unknown environment", name, do)
     return found
 

@@ -22,7 +22,7 @@ from warpdrive_min.agreement import CHECKS, Result, Subject, load_class, run_che
 from warpdrive_min.backends.numba_cuda import simulated
 from warpdrive_min.commands.environments import environments, read_settings, report_errors
 from warpdrive_min.config import MAX_SEED
-from warpdrive_min.errors import WarpDriveError, known, require
+from warpdrive_min.errors import WarpDriveError, known, near_or_known, require
 from warpdrive_min.files import require_writable, write_atomically
 from warpdrive_min.packages import bench_package
 from warpdrive_min.policies import random_policy
@@ -85,7 +85,7 @@ def validate(
         given = read_settings(config or [], "validate --config")
         shipped = environments().get(path)
         is_found = shipped is not None or not path.isidentifier() or Path(path).exists() or find_spec(path) is not None
-        do = f"known are {known(environments())}; others by path or module:Class"
+        do = f"{near_or_known(path, environments())}; others by path or module:Class"
         require(is_found, "validate", "unknown environment", path, do)
         target = path if shipped is None else f"{shipped.__module__}:{shipped.__name__}"
         cls = load_class(target, class_name)

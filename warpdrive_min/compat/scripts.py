@@ -11,7 +11,7 @@ from typing import Any
 from warpdrive_min.compat.env_wrapper import EnvWrapper
 from warpdrive_min.compat.trainers import TrainerA2C, TrainerDDPG
 from warpdrive_min.compat.words import ENVIRONMENTS
-from warpdrive_min.errors import known, require
+from warpdrive_min.errors import near_or_known, require
 
 
 def setup_trainer_and_train(
@@ -40,7 +40,7 @@ def setup_trainer_and_train(
         BackendUnavailable: The backend cannot run here.
     """
     name, policies = str(run_configuration.get("name")), run_configuration["policy"]
-    do = f"known are {known(ENVIRONMENTS)}"
+    do = near_or_known(name, ENVIRONMENTS)
     require(name in ENVIRONMENTS, "run config name", "unknown environment", name, do)
     module, _, attribute = ENVIRONMENTS[name].partition(":")
     env = getattr(importlib.import_module(module), attribute)(**run_configuration["env"])
