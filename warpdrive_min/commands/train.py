@@ -375,8 +375,8 @@ def _say_end(trainer: Trainer, plan: Plan, is_stopped: bool) -> None:
     say(f"  evaluate: {PROGRAM} evaluate {folder}{plan.env_option}")
     say(f"  render:   {PROGRAM} render{env} --policy {folder} --out episode.html")
     say(f"  plot:     python -m {bench_package()} plot {folder}")
-    more = "" if trainer.iteration < trainer.n_iterations else " --set trainer.num_episodes=MORE"
-    say(f"  resume:   {plan.resume(trainer.folder)}{more}")
+    twice = f" --set trainer.num_episodes={2 * trainer.config.trainer.num_episodes}"
+    say(f"  resume:   {plan.resume(trainer.folder)}{twice if trainer.iteration == trainer.n_iterations else ''}")
 
 
 def _say_certificate(certifier: certificate.Certifier) -> None:
