@@ -125,8 +125,7 @@ def command(
         records = read_existing(file)[0]
     if preset is PresetName.smoke:
         say("preset smoke only tests that every case runs: its times are too short to compare")
-    some = [] if case else [record for record in records if record.case in TABLES.get(preset, ())]
-    shown = some if any(record.is_evidence for record in some) else records
+    shown = records if case else in_tables(preset, records)
     _show(shown)
     say(documents.counts(records, n_left_out))
     say(f"records: {file}")
@@ -189,6 +188,12 @@ def doubtful(records: Sequence[Record]) -> str:
     (name, why), n_points = next(iter(reasons.items())), len({*map(name_of, records)})
     advice = "measure again on an idle machine (`python -m bench doctor`)"
     return f"unreliable times: {len(reasons)} of {n_points} points, such as {name}: {why}; {advice}"
+
+
+def in_tables(preset: PresetName, records: list[Record]) -> list[Record]:
+    """Return the records whose tables a preset prints."""
+    chosen = [record for record in records if record.case in TABLES.get(preset, ())]
+    return chosen if any(record.is_evidence for record in chosen) else records
 
 
 def _show(records: list[Record]) -> None:

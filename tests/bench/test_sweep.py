@@ -192,19 +192,12 @@ def test_command_line_sweeps_records_and_draws(tmp_path, monkeypatch):
     assert said.splitlines()[-1] == f"next, all of it on one page: python -m bench report {file}"
 
 
-def test_smoke_prints_the_table_of_one_case(monkeypatch, tmp_path):
-    """`--case` prints those of other cases, as do records without this case."""
-    monkeypatch.delenv("NOX_CURRENT_SESSION", raising=False)
-    monkeypatch.setitem(sweep.TABLES, "smoke", ("launch",))
-    where = ["--where", "implementation=ours", "--where", "backend=cpu", "--no-plot", "--out", tmp_path]
-    said = bench("run", "--preset", "smoke", *where)
-    assert re.findall(r"Case (\w+)\.", said) == ["launch"]
-    assert "tables of the other cases: python -m bench table " in said
-    said = bench("run", "--preset", "smoke", *where, "--case", "launch", "--case", "shuffle")
-    assert set(re.findall(r"Case (\w+)\.", said)) == {"launch", "shuffle"}
-    monkeypatch.setitem(sweep.TABLES, "smoke", ("train",))
-    said = bench("run", "--preset", "smoke", *where, "--where", "n_indices=1000")
-    assert re.findall(r"Case (\w+)\.", said) == ["shuffle"]
+def test_smoke_prints_the_table_of_one_case():
+    """Without evidence of this case it prints all tables, as other presets do."""
+    steps, other, failed = record(case="env_step"), record(case="launch"), record(case="env_step", status="failed")
+    assert sweep.in_tables("smoke", [other, failed, steps]) == [failed, steps]
+    assert sweep.in_tables("smoke", [other, failed]) == [other, failed]
+    assert sweep.in_tables("default", [other, steps]) == [other, steps]
 
 
 def test_points_of_a_missing_backend_are_counted(monkeypatch, tmp_path):

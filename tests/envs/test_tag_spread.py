@@ -96,7 +96,7 @@ def test_agents_in_one_place_see_what_the_reference_sees(case, backend):
             wrapper.step()
 
 
-@on_backends("n_runners", [0, 1, 20, 200], numba=[1], host=[1, 20])
+@on_backends("n_runners", [0, 1, 20, 200], numba=[], host=[1, 20])
 def test_few_agents_in_the_game_see_what_the_reference_sees(n_runners, backend):
     """A grid of fewer cells, for fewer agents in the game, gives the same bits."""
     n_agents = 24 if is_simulated(backend) else 400
