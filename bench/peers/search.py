@@ -73,8 +73,7 @@ def after_search(
             chosen += group
             continue
         of = _versions(group[0], run)
-        found = _found(group, of, run, files) if of else []
-        measured = [] if _lacking(group, found) else [each for each in found if each.is_evidence]
+        measured = _searched(group, of, run, files) if of else []
         best = _fastest([each for each in measured if key(each) not in failed])
         chosen += [job for job in group if job.axes["variant"] in best] if measured else [group[0]]
     return chosen
@@ -116,9 +115,8 @@ def is_untested(job: PeerJob, record: Record, jobs: Sequence[PeerJob], run: Run,
         files: Files of the searches.
     """
     group = next(each for each in groups(jobs) if job in each)
-    found = _found(group, record.notes.get("versions", {}), run, files)
-    has_search = not _lacking(group, found) and any(each.is_evidence for each in found)
-    return record.is_evidence and is_searched(group) and not has_search
+    of = record.notes.get("versions", {})
+    return record.is_evidence and is_searched(group) and not _searched(group, of, run, files)
 
 
 def if_not_slowed(job: PeerJob, record: Record, run: Run, files: Sequence[Path]) -> Record:
@@ -206,6 +204,12 @@ def _found(group: Sequence[PeerJob], of: dict[str, Any], run: Run, files: Sequen
         and (record.status == "failed" or record.notes.get("versions") == of)
         and kind(record.machine) == kind(run.context.machine)
     ]
+
+
+def _searched(group: Sequence[PeerJob], of: dict[str, Any], run: Run, files: Sequence[Path]) -> list[Record]:
+    """Return the evidence of a point's search; none if the search is incomplete."""
+    found = _found(group, of, run, files)
+    return [] if _lacking(group, found) else [each for each in found if each.is_evidence]
 
 
 def _lacking(group: Sequence[PeerJob], found: Sequence[Record]) -> list[PeerJob]:
