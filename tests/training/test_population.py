@@ -404,6 +404,7 @@ def test_commands_train_and_evaluate_a_population(tmp_path):
     assert found["members"][found["best_member"]]["mean_return"] == best["mean_return"]
     text = run(*played).output
     assert f"best: member {found['best_member']}" in text
+    assert "5 episodes for each member of at most " in text
     one = json.loads(run(*played, "--member", "2", "--json").output)
     assert one["member"] == 2
     assert one["policies"]["shared"]["n_episodes"] == 5

@@ -60,7 +60,8 @@ def evaluate(
         if not as_json:
             say(", ".join(f"{key} {value}" for key, value in about.items()))
             actions = "sampled actions" if sampled else "greedy actions (with --sampled they are drawn, as in training)"
-            say(f"{episodes:,} episodes of at most {wrapper.episode_length:,} steps, {actions}")
+            of_each = " for each member" if is_whole else ""
+            say(f"{episodes:,} episodes{of_each} of at most {wrapper.episode_length:,} steps, {actions}")
         as_graph = trained.run_config.trainer.mode != "eager"
         scores = evaluation.evaluate(wrapper, trained.models, *given, as_graph=as_graph)
     if is_whole:
